@@ -1,0 +1,148 @@
+# One front door: `make` lists the targets. Each creates what it needs.
+#
+# demo, test, check and bench use a virtual environment in .venv and pinned packages.
+# gpu and bench-gpu use $(PYTHON) as it is: no network, nothing installed.
+
+PYTHON ?= python3
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+CONSTRAINTS := tests/constraints.txt
+
+# Without a GPU to run them, kernels for every architecture only cost time.
+ifeq ($(shell command -v nvidia-smi 2> /dev/null),)
+UMEM_CUDA_ARCHS ?= ptx
+endif
+export UMEM_CUDA_ARCHS
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # two pip at once would spoil .venv; compilers run in parallel by themselves
+.PHONY: help demo test check gpu bench bench-gpu format clean build build-here \
+	check-format check-lint check-types check-c check-sanitize
+
+help:
+	@echo "make demo       set up and run the main job"
+	@echo "make test       set up and run every test that needs no GPU"
+	@echo "make check      format, lint, types, C tests, sanitizers"
+	@echo "make gpu        build for this machine's GPU and run the GPU tests, offline"
+	@echo "make bench      benchmarks without a GPU, into benchmarks/results/"
+	@echo "make bench-gpu  benchmarks with the GPU, offline, into benchmarks/results/"
+	@echo "make format     format C, CUDA and Python"
+	@echo "make clean      remove builds, caches and .venv"
+
+# --- the virtual environment
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "umem needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	         "Name another: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# What a build needs. The toolkit's packages (if nvcc is missing) stay out of site-packages, where a
+# CUDA build of PyTorch pins other versions of some; tools/cuda_toolkit.py looks in .venv/cuda.
+$(VENV)/.build-deps: $(VENV)/.created $(CONSTRAINTS) tools/cuda_toolkit.py
+	$(PIP) install -q -c $(CONSTRAINTS) setuptools wheel numpy
+	needed=$$($(PY) tools/cuda_toolkit.py requirements); \
+	if [ -n "$$needed" ]; then $(PIP) install -q --upgrade --target $(VENV)/cuda $$needed; fi
+	touch $@
+
+# .venv/.extra-NAME: umem in place (editable), with the packages of an extra.
+$(VENV)/.extra-%: $(VENV)/.build-deps pyproject.toml
+	@echo "installing umem[$*] into $(VENV); a first time this may take minutes"
+	$(PIP) install -q -c $(CONSTRAINTS) --no-build-isolation -e '.[$*]'
+	touch $@
+
+# Always run: setup.py compiles only what changed, and so nothing stale is ever tested.
+build: $(VENV)/.build-deps
+	$(PY) setup.py --quiet build_ext --inplace
+
+build-here:
+	$(PYTHON) setup.py --quiet build_ext --inplace
+
+# --- the main job and the tests
+
+demo: $(VENV)/.extra-demo build
+	$(PY) -m umem demo
+
+test: $(VENV)/.extra-test build
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+# Clear of pyproject.toml's addopts, which leave tests/gpu out.
+GPU_PYTEST = $(PYTHON) -m pytest -o addopts= -ra --strict-markers \
+	$(shell $(PYTHON) -c 'import pytest_timeout' 2> /dev/null && echo --timeout=120)
+GPU_ENV := PYTHONPATH=. UMEM_ALLOC_CONF=limit:4GiB UMEM_RESULTS_DIR=benchmarks/results \
+	UMEM_TEST_BACKENDS=host,cuda
+
+gpu: build-here
+	$(GPU_ENV) timeout 290 $(GPU_PYTEST) tests/gpu $(PYTEST_ARGS)
+
+bench: $(VENV)/.extra-test build
+	$(PY) benchmarks/run.py
+
+bench-gpu: build-here
+	$(GPU_ENV) $(PYTHON) benchmarks/run.py --gpu
+
+# --- checks
+
+C_FILES = $(shell find src tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+
+check: check-format check-lint check-types check-c check-sanitize
+
+check-format: $(VENV)/.extra-dev
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
+
+check-lint: $(VENV)/.extra-dev build
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/cppcheck --project=build/compile_commands.json --quiet --error-exitcode=1 -j 2 \
+	    --library=python --enable=warning,performance,portability --inline-suppr \
+	    --suppressions-list=tools/cppcheck.txt
+	$(PY) -c 'import json; [print(c["file"]) for c in json.load(open("build/compile_commands.json"))]' \
+	    | xargs -P 2 -n 1 $(VENV)/bin/clang-tidy --quiet -p build
+
+check-types: $(VENV)/.extra-dev $(VENV)/.extra-test build
+	$(PY) -m mypy
+	if [ -f umem/_core.pyi ]; then $(PY) -m mypy.stubtest umem._core; fi
+
+# The C tests, if they are not run by pytest: set C_TESTS to a command.
+C_TESTS ?=
+check-c: build
+	$(C_TESTS)
+
+# A copy of the tree built with ASan and UBSan, so that an in-place build cannot be picked up
+# instead. torch is left out: it is slow there, and not ours. CPython is not built with ASan, so its
+# runtime has to be loaded first, and libstdc++ with it, or exceptions in other libraries abort.
+# --capture=sys lets the report of a run that aborts through to the terminal.
+ASAN := build/asan
+ASAN_TESTS ?= tests
+check-sanitize: $(VENV)/.extra-test build
+	mkdir -p $(ASAN)
+	rm -rf $(ASAN)/src $(ASAN)/umem $(ASAN)/tests
+	tar -cf - --exclude=./.git --exclude=./$(VENV) --exclude=./build --exclude='*.so' \
+	    --exclude=__pycache__ . | tar -xf - -C $(ASAN)
+	mkdir -p $(ASAN)/build $(ASAN)/without
+	if [ -d build/kernels ]; then cp -a build/kernels $(ASAN)/build/; fi
+	echo 'raise ModuleNotFoundError("torch is left out of sanitizer runs", name="torch")' \
+	    > $(ASAN)/without/torch.py
+	cd $(ASAN) && UMEM_SANITIZE=address,undefined \
+	    $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
+	cd $(ASAN) && runtime=$$(ldd umem/_core*.so | awk '/lib(asan|ubsan|stdc\+\+)\./ {print $$3}') && \
+	    LD_PRELOAD=$$(echo $$runtime) PYTHONPATH=$$PWD:$$PWD/without PYTHONMALLOC=malloc \
+	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	    UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	    $(CURDIR)/$(PY) -m pytest $(ASAN_TESTS) --timeout=300 --capture=sys -p no:cacheprovider
+
+# --- housekeeping
+
+format: $(VENV)/.extra-dev
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(C_FILES)
+
+clean:
+	rm -rf build dist $(VENV) umem.egg-info umem/_core*.so .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,186 @@
+#include "core/um_internal.h"
+
+#include "core/um_placement.h"
+
+/* Blocks from this size on are moved to the GPU when they are handed to another GPU library for the first time. */
+#define EXPORT_PREFETCH_SIZE ((size_t)1 << 20)
+
+/* --- waiting --------------------------------------------------------------------------------------------------------- */
+
+void um_wait_drop(um_wait *wait) {
+    if (!wait->needed) return;
+    um_context *ctx = wait->ctx;
+    if (wait->running) {
+        pthread_mutex_lock(&ctx->lock);
+        ctx->running--;
+        pthread_mutex_unlock(&ctx->lock);
+    }
+    um_stream_unref(wait->stream);
+    *wait = UM_WAIT_NONE;
+    um_context_unref(ctx);
+}
+
+um_status um_wait_run(um_wait *wait, um_error *err) {
+    if (!wait->needed) return UM_OK;
+    um_status status = wait->everything ? um_context_wait_everything(wait->ctx, err) : um_stream_wait(wait->stream, wait->sequence, err);
+    um_wait_drop(wait);
+    return status;
+}
+
+/* What has to finish for the block's last umem work to be done. [lock] held. */
+static um_wait wait_for_block_locked(um_block *block) {
+    if (!block->stream || um_stream_has_done_locked(block->stream, block->sequence)) return UM_WAIT_NONE;
+    um_stream_ref_locked(block->stream);
+    return (um_wait){.needed = true, .stream = block->stream, .sequence = block->sequence, .ctx = um_context_ref(block->ctx)};
+}
+
+/* --- the host side ----------------------------------------------------------------------------------------------------- */
+
+um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
+    um_context *ctx = block->ctx;
+    *wait = UM_WAIT_NONE;
+    if (!um_context_is_cuda(ctx)) return UM_OK;
+    um_status status = um_context_check(ctx, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->running) {
+        pthread_mutex_unlock(&ctx->lock);
+        return um_error_set(err, UM_ERR_BUSY,
+                            "a kernel is running on a GPU without concurrent managed access, and the host may not touch managed memory "
+                            "until it has finished: call umem.synchronize() first");
+    }
+    if (!atomic_load(&block->exported)) *wait = wait_for_block_locked(block);
+    pthread_mutex_unlock(&ctx->lock);
+    if (atomic_load(&block->exported)) *wait = (um_wait){.needed = true, .everything = true, .ctx = um_context_ref(ctx)};
+    return UM_OK;
+}
+
+void um_host_view_add(um_block *block, bool writable) {
+    atomic_fetch_add(&block->views, 1u);
+    if (writable) atomic_fetch_add(&block->writable_views, 1u);
+}
+
+void um_host_view_remove(um_block *block, bool writable) {
+    atomic_fetch_sub(&block->views, 1u);
+    if (writable) atomic_fetch_sub(&block->writable_views, 1u);
+}
+
+void um_host_view_forever(um_block *block, bool writable) {
+    atomic_store(&block->viewed_forever, true);
+    if (writable) atomic_store(&block->writable_forever, true);
+}
+
+/* --- the device side: umem's own work -------------------------------------------------------------------------------------- */
+
+/* Orders `stream` behind unfinished umem work on the block that runs on another stream. */
+static um_status order_behind_block(um_stream *stream, um_block *block, um_error *err) {
+    um_context *ctx = block->ctx;
+    pthread_mutex_lock(&ctx->lock);
+    um_wait pending = block->stream == stream ? UM_WAIT_NONE : wait_for_block_locked(block);
+    pthread_mutex_unlock(&ctx->lock);
+    if (!pending.needed) return UM_OK;
+    um_status status = um_stream_wait_stream(stream, pending.stream, err);
+    um_wait_drop(&pending);
+    return status;
+}
+
+um_status um_work_begin(um_stream *stream, const um_access *accesses, size_t count, um_error *err) {
+    um_context *ctx = stream->ctx;
+    um_status status = um_context_check(ctx, err);
+    for (size_t i = 0; i < count && status == UM_OK; i++) status = order_behind_block(stream, accesses[i].block, err);
+    if (status == UM_OK && !ctx->backend->concurrent) {
+        pthread_mutex_lock(&ctx->lock);
+        ctx->running++;
+        pthread_mutex_unlock(&ctx->lock);
+    }
+    return status;
+}
+
+void um_work_abandon(um_stream *stream) {
+    um_context *ctx = stream->ctx;
+    if (ctx->backend->concurrent) return;
+    pthread_mutex_lock(&ctx->lock);
+    ctx->running--;
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+/* Rule 3: whether the host could see the work half-done, or change what it reads. */
+static bool host_may_watch(const um_access *access) {
+    const um_block *block = access->block;
+    if (access->write) return atomic_load(&block->views) || atomic_load(&block->viewed_forever);
+    return atomic_load(&block->writable_views) || atomic_load(&block->writable_forever);
+}
+
+/* Makes `stream` the place of the block's last work. Returns a stream to destroy after unlocking, or NULL. [lock] held. */
+static um_stream *set_last_use_locked(um_block *block, um_stream *stream, uint64_t sequence) {
+    um_stream *dead = NULL;
+    if (block->stream != stream) {
+        um_stream_ref_locked(stream);
+        if (block->stream) dead = um_stream_unref_locked(block->stream);
+        block->stream = stream;
+    }
+    block->sequence = sequence;
+    return dead;
+}
+
+um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count, bool deferred, um_wait *wait, um_error *err) {
+    um_context *ctx = stream->ctx;
+    bool must_wait = !ctx->backend->concurrent;
+    uint64_t sequence;
+    um_status status = um_stream_issue(stream, &sequence, err);
+    for (size_t i = 0; i < count; i++) {
+        um_block *block = accesses[i].block;
+        pthread_mutex_lock(&ctx->lock);
+        um_stream *dead = set_last_use_locked(block, stream, sequence);
+        if (!block->populated_all) um_residency_note_gpu_locked(block, accesses[i].offset, accesses[i].size, accesses[i].dense);
+        pthread_mutex_unlock(&ctx->lock);
+        um_stream_destroy(dead);
+        atomic_store_explicit(&block->gpu_touched, true, memory_order_release);
+        must_wait = must_wait || (!deferred && host_may_watch(&accesses[i]));
+    }
+    *wait = UM_WAIT_NONE;
+    if (status != UM_OK) {
+        um_work_abandon(stream);
+        return status;
+    }
+    if (must_wait)
+        *wait = (um_wait){.needed = true,
+                          .stream = um_stream_ref(stream),
+                          .sequence = sequence,
+                          .ctx = um_context_ref(ctx),
+                          .running = !ctx->backend->concurrent};
+    return UM_OK;
+}
+
+/* --- the device side: other libraries ------------------------------------------------------------------------------------------ */
+
+/* At the first hand-out umem stops seeing the block's use: learn where its pages are while that can still be told, and, for a large block
+ * without a home that lies on the host, let CUDA's migration serve the consumer's repeated passes instead of the link. */
+static um_status prepare_export(um_block *block, um_stream *consumer, um_error *err) {
+    um_context *ctx = block->ctx;
+    double host_share = um_residency_host_share(block);
+    bool movable = ctx->backend->concurrent && block->held >= EXPORT_PREFETCH_SIZE && um_block_home(block).kind == UM_LOCATION_NONE;
+    if (!movable) return UM_OK;
+    um_location device = {UM_LOCATION_DEVICE, block->device};
+    um_status status = um_advise(block, 0, block->span.size, UM_ADVICE_UNSET_ACCESSED_BY, device, err);
+    if (status != UM_OK || host_share < 0.5) return status;
+    um_access whole = {.block = block, .offset = 0, .size = block->span.size};
+    return um_prefetch(ctx, &whole, 1, device, consumer, err);
+}
+
+um_status um_device_export(um_block *block, um_stream *consumer, um_wait *wait, um_error *err) {
+    um_context *ctx = block->ctx;
+    *wait = UM_WAIT_NONE;
+    um_status status = um_context_check(ctx, err);
+    if (status != UM_OK) return status;
+    if (block->held && !atomic_load(&block->exported)) status = prepare_export(block, consumer, err);
+    if (status == UM_OK && consumer) status = order_behind_block(consumer, block, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    if (!consumer && block->stream != &ctx->legacy[block->device]) *wait = wait_for_block_locked(block);
+    block->populated_unseen = true;
+    pthread_mutex_unlock(&ctx->lock);
+    atomic_store(&block->gpu_touched, true);
+    atomic_store(&block->exported, true);
+    return UM_OK;
+}

@@ -1,0 +1,192 @@
+#include "core/um_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Contexts of this process, so that a fork finds every lock in a known state and every child marked. The only process-wide state
+ * of core. */
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static um_context *contexts;
+static pthread_once_t fork_handlers_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void) {
+    pthread_mutex_lock(&contexts_lock);
+    for (um_context *ctx = contexts; ctx; ctx = ctx->next_context) {
+        pthread_mutex_lock(&ctx->staging_lock);
+        pthread_mutex_lock(&ctx->lock);
+    }
+}
+
+static void unlock_all(void) {
+    for (um_context *ctx = contexts; ctx; ctx = ctx->next_context) {
+        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_unlock(&ctx->staging_lock);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+static void after_fork_in_child(void) {
+    for (um_context *ctx = contexts; ctx; ctx = ctx->next_context)
+        if (um_context_is_cuda(ctx)) atomic_store(&ctx->forked, true);
+    unlock_all();
+}
+
+static void install_fork_handlers(void) {
+    /* Can fail for lack of memory only; a child would then find the locks as they were. */
+    (void)pthread_atfork(before_fork, unlock_all, after_fork_in_child);
+}
+
+static void link_context(um_context *ctx) {
+    pthread_once(&fork_handlers_once, install_fork_handlers);
+    pthread_mutex_lock(&contexts_lock);
+    ctx->next_context = contexts;
+    contexts = ctx;
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+static void unlink_context(um_context *ctx) {
+    pthread_mutex_lock(&contexts_lock);
+    um_context **at = &contexts;
+    while (*at != ctx) at = &(*at)->next_context;
+    *at = ctx->next_context;
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+/* Opens the backend that `config` asks for and says in `reason` why it is that one. */
+static um_status open_backend(const um_config *config, um_backend **out, char *reason, size_t reason_size, um_error *err) {
+    bool automatic = strcmp(config->backend, "auto") == 0;
+    bool want_cuda = automatic || strcmp(config->backend, "cuda") == 0;
+    if (!want_cuda && strcmp(config->backend, "host") != 0)
+        return um_error_set(err, UM_ERR_VALUE, "UMEM_BACKEND is \"%s\"; valid values are auto, cuda and host", config->backend);
+    if (!want_cuda) {
+        snprintf(reason, reason_size, "UMEM_BACKEND=host asks for it");
+        return um_backend_host_open(out, err);
+    }
+    um_error why = {0};
+#if UM_HAVE_CUDA
+    um_status status = um_backend_cuda_open(config->library, out, &why);
+    if (status == UM_OK) {
+        snprintf(reason, reason_size, automatic ? "a CUDA driver and a device with managed memory are present"
+                                                : "UMEM_BACKEND=cuda asks for it");
+        return UM_OK;
+    }
+#else
+    um_status status = um_error_set(&why, UM_ERR_NO_DRIVER, "this build of umem has no CUDA support (UMEM_CUDA=0)");
+#endif
+    if (!automatic || status != UM_ERR_NO_DRIVER) {
+        if (err) *err = why;
+        return status;
+    }
+    snprintf(reason, reason_size, "%.*s", (int)reason_size - 1, why.message);
+    return um_backend_host_open(out, err);
+}
+
+um_status um_context_open(const um_config *config, um_context **out, um_error *err) {
+    um_context *ctx = calloc(1, sizeof *ctx);
+    if (!ctx) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for a context");
+    um_status status = open_backend(config, &ctx->backend, ctx->reason, sizeof ctx->reason, err);
+    if (status != UM_OK) {
+        free(ctx);
+        return status;
+    }
+    if (ctx->backend->device_count > UM_MAX_DEVICES) ctx->backend->device_count = UM_MAX_DEVICES;
+    atomic_init(&ctx->refs, 1);
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_mutex_init(&ctx->staging_lock, NULL);
+    for (int device = 0; device < UM_MAX_DEVICES; device++) {
+        um_stream *stream = &ctx->legacy[device];
+        stream->ctx = ctx;
+        stream->device = device;
+        stream->handle = UM_STREAM_LEGACY;
+    }
+    um_pool_init(ctx);
+    link_context(ctx);
+    *out = ctx;
+    return UM_OK;
+}
+
+static void close_context(um_context *ctx) {
+    unlink_context(ctx);
+    um_backend *backend = ctx->backend;
+    const um_backend_ops *ops = backend->ops;
+    if (!atomic_load(&ctx->forked)) {
+        if (ctx->waiting) {
+            um_error ignored; /* at close the driver may be gone already; what it holds goes with the process */
+            (void)!um_context_wait_everything(ctx, &ignored);
+        }
+        um_pool_drain(ctx);
+        for (int device = 0; device < backend->device_count; device++) {
+            if (ctx->legacy[device].event) ops->event_destroy(backend, device, ctx->legacy[device].event);
+            um_error ignored;
+            if (ctx->read_stream[device]) (void)!ops->stream_destroy(backend, device, ctx->read_stream[device], &ignored);
+        }
+        if (ctx->staging) ops->staging_free(backend, ctx->staging);
+    }
+    ops->close(backend);
+    pthread_mutex_destroy(&ctx->lock);
+    pthread_mutex_destroy(&ctx->staging_lock);
+    free(ctx);
+}
+
+um_context *um_context_ref(um_context *ctx) {
+    atomic_fetch_add(&ctx->refs, 1);
+    return ctx;
+}
+
+void um_context_unref(um_context *ctx) {
+    if (ctx && atomic_fetch_sub(&ctx->refs, 1) == 1) close_context(ctx);
+}
+
+um_backend *um_context_backend(um_context *ctx) { return ctx->backend; }
+
+bool um_context_is_cuda(const um_context *ctx) { return ctx->backend->device_count > 0; }
+
+const char *um_context_reason(const um_context *ctx) { return ctx->reason; }
+
+bool um_context_is_forked(const um_context *ctx) { return atomic_load_explicit(&ctx->forked, memory_order_relaxed); }
+
+um_status um_context_check(const um_context *ctx, um_error *err) {
+    if (!um_context_is_forked(ctx)) return UM_OK;
+    return um_error_set(err, UM_ERR_FORKED,
+                        "umem cannot be used in a child forked from a process that uses a GPU: CUDA's memory is not mapped here. Start "
+                        "workers with the \"spawn\" or \"forkserver\" method, or copy what they need with a.read() first");
+}
+
+_Atomic(um_kernel_handle) *um_context_kernel_slots(um_context *ctx) { return ctx->kernels; }
+
+int um_context_multiprocessors(um_context *ctx, int device) {
+    int count = atomic_load_explicit(&ctx->multiprocessors[device], memory_order_relaxed);
+    if (count > 0) return count;
+    um_device_info info;
+    um_error ignored; /* a wrong guess costs speed only */
+    count = ctx->backend->ops->device_info(ctx->backend, device, &info, &ignored) == UM_OK ? info.multiprocessors : 1;
+    if (count < 1) count = 1;
+    atomic_store_explicit(&ctx->multiprocessors[device], count, memory_order_relaxed);
+    return count;
+}
+
+um_status um_context_wait_everything(um_context *ctx, um_error *err) {
+    um_status status = um_context_check(ctx, err);
+    if (status != UM_OK || !um_context_is_cuda(ctx)) return status;
+    uint64_t issued[UM_MAX_DEVICES];
+    int count = ctx->backend->device_count;
+    pthread_mutex_lock(&ctx->lock);
+    uint64_t epoch = ++ctx->syncs_started;
+    for (int device = 0; device < count; device++) issued[device] = ctx->legacy[device].issued;
+    pthread_mutex_unlock(&ctx->lock);
+    status = ctx->backend->ops->synchronize(ctx->backend, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->sync_completed < epoch) ctx->sync_completed = epoch;
+    for (int device = 0; device < count; device++)
+        if (ctx->legacy[device].completed < issued[device]) ctx->legacy[device].completed = issued[device];
+    pthread_mutex_unlock(&ctx->lock);
+    return UM_OK;
+}
+
+um_status um_context_synchronize(um_context *ctx, um_error *err) {
+    um_status status = um_context_wait_everything(ctx, err);
+    if (status == UM_OK) um_pool_poll(ctx);
+    return status;
+}

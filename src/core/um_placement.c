@@ -1,0 +1,140 @@
+#include "core/um_placement.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/um_internal.h"
+
+static bool numa_node_exists(int node) {
+    char path[64];
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+    return access(path, F_OK) == 0 || node == 0;
+}
+
+um_status um_location_check(um_context *ctx, um_location where, um_error *err) {
+    if (where.kind == UM_LOCATION_NUMA && (where.id < 0 || !numa_node_exists(where.id)))
+        return um_error_set(err, UM_ERR_VALUE, "there is no NUMA node %d on this machine", where.id);
+    if (where.kind != UM_LOCATION_DEVICE || !um_context_is_cuda(ctx)) return UM_OK;
+    int count = ctx->backend->device_count;
+    if (where.id >= 0 && where.id < count) return UM_OK;
+    char present[UM_MAX_DEVICES * 12] = "";
+    size_t used = 0;
+    for (int device = 0; device < count; device++)
+        used += (size_t)snprintf(present + used, sizeof present - used, "%scuda:%d", device ? ", " : "", device);
+    return um_error_set(err, UM_ERR_VALUE, "there is no device cuda:%d; present: cpu, %s", where.id, present);
+}
+
+/* The legacy stream of `device` when the caller names none. */
+static um_stream *stream_or_legacy(um_context *ctx, um_stream *stream, int device) { return stream ? stream : &ctx->legacy[device]; }
+
+um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream, um_error *err) {
+    um_status status = um_context_check(ctx, err);
+    if (status == UM_OK) status = um_location_check(ctx, where, err);
+    if (status != UM_OK || !count) return status;
+    um_range *parts = malloc(count * sizeof *parts);
+    if (!parts) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for %zu ranges", count);
+    size_t used = 0;
+    int device = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!ranges[i].size) continue;
+        if (!used) device = where.kind == UM_LOCATION_DEVICE && um_context_is_cuda(ctx) ? where.id : ranges[i].block->device;
+        parts[used++] = (um_range){ranges[i].block->span.ptr + ranges[i].offset, ranges[i].size};
+    }
+    /* A device without concurrent access takes whole allocations at each launch: there is nothing to start early. */
+    if (used && ctx->backend->concurrent) {
+        um_stream *on = stream_or_legacy(ctx, stream, device);
+        status = ctx->backend->ops->prefetch(ctx->backend, parts, used, where, on->device, on->handle, err);
+        for (size_t i = 0; i < count && status == UM_OK && um_context_is_cuda(ctx); i++) {
+            um_block *block = ranges[i].block;
+            pthread_mutex_lock(&ctx->lock);
+            um_residency_note_populated_locked(block, ranges[i].offset, ranges[i].size);
+            pthread_mutex_unlock(&ctx->lock);
+            if (where.kind == UM_LOCATION_DEVICE) atomic_store(&block->gpu_touched, true);
+        }
+    }
+    free(parts);
+    return status;
+}
+
+/* UM_ERR_VALUE for memory that cannot be advised on its own. */
+static um_status check_owns_pages(const um_block *block, const char *what, um_error *err) {
+    if (!um_block_is_owned(block))
+        return um_error_set(err, UM_ERR_VALUE, "cannot set the %s of memory that another library owns: copy it with umem.array first", what);
+    if (block->held >= UM_PAGE_GROUP || !block->span.size) return UM_OK;
+    return um_error_set(err, UM_ERR_VALUE,
+                        "cannot set the %s of an array of %zu bytes, which shares its pages with others: create it with home=, which "
+                        "gives it pages of its own",
+                        what, block->span.size);
+}
+
+um_status um_advise(um_block *block, size_t offset, size_t size, um_advice advice, um_location where, um_error *err) {
+    um_context *ctx = block->ctx;
+    um_status status = um_context_check(ctx, err);
+    if (status == UM_OK) status = um_location_check(ctx, where, err);
+    if (status == UM_OK) status = check_owns_pages(block, "advice", err);
+    if (status != UM_OK || !size) return status;
+    um_range range = {block->span.ptr + offset, size};
+    return ctx->backend->ops->advise(ctx->backend, range, advice, where, err);
+}
+
+/* Gives the driver the advice that makes up a home. */
+static um_status advise_home(um_block *block, um_location home, um_error *err) {
+    um_context *ctx = block->ctx;
+    um_backend *backend = ctx->backend;
+    um_range range = {block->span.ptr, block->held};
+    um_location host = {UM_LOCATION_HOST, 0};
+    if (home.kind == UM_LOCATION_NONE)
+        return backend->ops->advise(backend, range, UM_ADVICE_UNSET_PREFERRED_LOCATION, host, err);
+    /* Host-resident pages that a device may not access directly would be migrated at its first touch, which is slower than no
+     * advice at all; so access comes first. */
+    for (int device = 0; um_location_is_host(home) && device < backend->device_count; device++) {
+        um_location by = {UM_LOCATION_DEVICE, device};
+        um_status status = backend->ops->advise(backend, range, UM_ADVICE_ACCESSED_BY, by, err);
+        if (status != UM_OK) return status;
+    }
+    return backend->ops->advise(backend, range, UM_ADVICE_PREFERRED_LOCATION, home, err);
+}
+
+um_status um_set_home(um_block *block, um_location home, um_error *err) {
+    um_context *ctx = block->ctx;
+    um_status status = um_context_check(ctx, err);
+    if (status == UM_OK) status = um_location_check(ctx, home, err);
+    if (status != UM_OK || um_location_equal(um_block_home(block), home)) return status;
+    status = check_owns_pages(block, "home", err);
+    if (status == UM_OK && block->span.size) status = advise_home(block, home, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    block->home = home;
+    pthread_mutex_unlock(&ctx->lock);
+    return UM_OK;
+}
+
+um_status um_discard(um_block *block, size_t offset, size_t size, um_stream *stream, um_error *err) {
+    um_context *ctx = block->ctx;
+    um_status status = um_context_check(ctx, err);
+    if (status != UM_OK || block->held < UM_PAGE_GROUP) return status;
+    uintptr_t begin = um_round_up((uintptr_t)block->span.ptr + offset, UM_PAGE_GROUP);
+    uintptr_t end = ((uintptr_t)block->span.ptr + offset + size) / UM_PAGE_GROUP * UM_PAGE_GROUP;
+    if (end <= begin) return UM_OK;
+    um_range range = {block->span.ptr + (begin - (uintptr_t)block->span.ptr), end - begin};
+    size_t range_offset = begin - (uintptr_t)block->span.ptr;
+    if (!um_context_is_cuda(ctx)) return ctx->backend->ops->discard(ctx->backend, range, 0, UM_STREAM_LEGACY, err);
+    /* Discarding writes the contents away: it is ordered, and waited for, like a kernel that writes them. */
+    um_access access = {.block = block, .offset = range_offset, .size = range.size, .write = true, .dense = true};
+    um_stream *on = stream_or_legacy(ctx, stream, block->device);
+    status = um_work_begin(on, &access, 1, err);
+    if (status != UM_OK) return status;
+    status = ctx->backend->ops->discard(ctx->backend, range, on->device, on->handle, err);
+    if (status != UM_OK) {
+        um_work_abandon(on);
+        return status;
+    }
+    um_wait wait;
+    status = um_work_end(on, &access, 1, false, &wait, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    um_residency_forget_locked(block, range_offset, range.size);
+    pthread_mutex_unlock(&ctx->lock);
+    return um_wait_run(&wait, err);
+}

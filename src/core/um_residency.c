@@ -1,0 +1,184 @@
+#define _GNU_SOURCE 1 /* mincore */
+#include "core/um_residency.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/um_internal.h"
+
+/* Page-table entries read at a time. */
+#define CHUNK 1024
+
+#define PAGEMAP_PRESENT ((uint64_t)1 << 63)
+#define PAGEMAP_SWAPPED ((uint64_t)1 << 62)
+
+size_t um_page_size(void) {
+    long size = sysconf(_SC_PAGESIZE);
+    return size > 0 ? (size_t)size : 4096;
+}
+
+static uintptr_t page_index(const char *ptr) { return (uintptr_t)ptr / um_page_size(); }
+
+/* First page of the range, counted from the block's first page, and the number of pages it touches. */
+static void page_range(const um_block *block, size_t offset, size_t size, size_t *first, size_t *count) {
+    const char *begin = block->span.ptr + offset;
+    *first = page_index(begin) - page_index(block->span.ptr);
+    *count = size ? page_index(begin + size - 1) - page_index(begin) + 1 : 0;
+}
+
+size_t um_residency_page_count(const um_block *block, size_t offset, size_t size) {
+    size_t first, count;
+    page_range(block, offset, size, &first, &count);
+    return count;
+}
+
+static size_t block_pages(const um_block *block) { return um_residency_page_count(block, 0, block->span.size); }
+
+/* --- what umem knows ---------------------------------------------------------------------------------------------------- */
+
+static bool get_bit(const unsigned char *bits, size_t index) { return bits && (bits[index / 8] >> (index % 8) & 1); }
+
+/* Sets or clears count bits; the whole bytes between go at once. */
+static void put_bits(unsigned char *bits, size_t first, size_t count, bool value) {
+    size_t index = first, end = first + count;
+    for (; index < end && index % 8; index++)
+        bits[index / 8] = (unsigned char)((bits[index / 8] & ~(1u << index % 8)) | (unsigned)value << index % 8);
+    if (index + 8 <= end) {
+        memset(bits + index / 8, value ? 0xFF : 0, (end - index) / 8);
+        index += (end - index) / 8 * 8;
+    }
+    for (; index < end; index++)
+        bits[index / 8] = (unsigned char)((bits[index / 8] & ~(1u << index % 8)) | (unsigned)value << index % 8);
+}
+
+/* The block's bitmap, made at first need. NULL when there is no memory for it: then pages are unknown rather than guessed. */
+static unsigned char *get_bitmap(um_block *block) {
+    if (!block->populated) block->populated = calloc(block_pages(block) / 8 + 1, 1);
+    if (!block->populated) block->populated_unseen = true;
+    return block->populated;
+}
+
+void um_residency_note_populated_locked(um_block *block, size_t offset, size_t size) {
+    if (block->populated_all || !size) return;
+    size_t first, count;
+    page_range(block, offset, size, &first, &count);
+    if (count == block_pages(block)) {
+        block->populated_all = true;
+        return;
+    }
+    unsigned char *bits = get_bitmap(block);
+    if (bits) put_bits(bits, first, count, true);
+}
+
+void um_residency_note_gpu_locked(um_block *block, size_t offset, size_t size, bool all) {
+    /* Pages that prefer the host are made there, yet the host's page table does not show them before the host has touched them
+     * (seen on an H200): nothing tells them from pages on a GPU. */
+    if (all && !um_location_is_host(block->home))
+        um_residency_note_populated_locked(block, offset, size);
+    else
+        block->populated_unseen = true;
+}
+
+void um_residency_forget_locked(um_block *block, size_t offset, size_t size) {
+    size_t first, count;
+    page_range(block, offset, size, &first, &count);
+    unsigned char *bits = get_bitmap(block);
+    if (bits && block->populated_all) memset(bits, 0xFF, block_pages(block) / 8 + 1);
+    block->populated_all = false;
+    if (bits) put_bits(bits, first, count, false);
+    block->populated_unseen = true;
+}
+
+/* --- what the host's page table says ----------------------------------------------------------------------------------------- */
+
+/* Reads entries of /proc/self/pagemap: present[i] for count pages from page number `page`. */
+static bool read_pagemap(int fd, uintptr_t page, size_t count, bool *present) {
+    uint64_t entries[CHUNK];
+    ssize_t want = (ssize_t)(count * sizeof entries[0]);
+    if (pread(fd, entries, (size_t)want, (off_t)(page * sizeof entries[0])) != want) return false;
+    for (size_t i = 0; i < count; i++) present[i] = (entries[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) != 0;
+    return true;
+}
+
+/* mincore agrees with the page table for anonymous and for managed memory; for use where /proc is not mounted. */
+static bool read_mincore(uintptr_t page, size_t count, bool *present) {
+    unsigned char entries[CHUNK];
+    size_t page_size = um_page_size();
+    if (mincore((void *)(page * page_size), count * page_size, entries)) return false;
+    for (size_t i = 0; i < count; i++) present[i] = entries[i] & 1;
+    return true;
+}
+
+/* Calls visit(arg, index, present) for each page; false when the kernel does not tell. visit returns false to stop early. */
+static bool walk_pages(uintptr_t page, size_t count, bool (*visit)(void *, size_t, bool), void *arg) {
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    bool known = true;
+    bool present[CHUNK];
+    for (size_t done = 0; done < count && known; done += CHUNK) {
+        size_t chunk = count - done < CHUNK ? count - done : CHUNK;
+        known = (fd >= 0 && read_pagemap(fd, page + done, chunk, present)) || read_mincore(page + done, chunk, present);
+        for (size_t i = 0; known && i < chunk; i++)
+            if (!visit(arg, done + i, present[i])) goto stop;
+    }
+stop:
+    if (fd >= 0) close(fd);
+    return known;
+}
+
+static bool note_present(void *states, size_t index, bool present) {
+    ((unsigned char *)states)[index] = present;
+    return true;
+}
+
+um_status um_residency_scan(um_block *block, size_t offset, size_t size, unsigned char *states, um_error *err) {
+    um_status status = um_context_check(block->ctx, err);
+    if (status != UM_OK || !size) return status;
+    size_t first, count;
+    page_range(block, offset, size, &first, &count);
+    bool known = walk_pages(page_index(block->span.ptr) + first, count, note_present, states);
+    bool cuda = um_context_is_cuda(block->ctx);
+    pthread_mutex_lock(&block->ctx->lock);
+    for (size_t i = 0; i < count; i++) {
+        bool exists = block->populated_all || get_bit(block->populated, first + i);
+        if (!known) {
+            states[i] = UM_PAGE_UNKNOWN;
+        } else if (states[i]) {
+            states[i] = UM_PAGE_HOST;
+            unsigned char *bits = cuda && !exists ? get_bitmap(block) : NULL;
+            if (bits) put_bits(bits, first + i, 1, true);
+        } else if (!cuda) {
+            states[i] = block->held ? UM_PAGE_UNTOUCHED : UM_PAGE_UNKNOWN;
+        } else {
+            states[i] = exists ? UM_PAGE_DEVICE : block->populated_unseen ? UM_PAGE_UNKNOWN : UM_PAGE_UNTOUCHED;
+        }
+    }
+    pthread_mutex_unlock(&block->ctx->lock);
+    return UM_OK;
+}
+
+double um_residency_host_share(um_block *block) {
+    size_t count = block_pages(block), present = 0;
+    unsigned char *states = malloc(count ? count : 1);
+    if (!states) return -1;
+    um_error ignored; /* a share that cannot be known moves nothing */
+    um_status status = um_residency_scan(block, 0, block->span.size, states, &ignored);
+    for (size_t i = 0; i < count && status == UM_OK; i++) present += states[i] == UM_PAGE_HOST;
+    free(states);
+    return status == UM_OK && count ? (double)present / (double)count : -1;
+}
+
+static bool stop_when_absent(void *all, size_t index, bool present) {
+    (void)index;
+    return *(bool *)all = present;
+}
+
+bool um_host_resident(const char *ptr, size_t size) {
+    if (!size) return true;
+    bool all = true;
+    uintptr_t first = page_index(ptr);
+    bool known = walk_pages(first, page_index(ptr + size - 1) - first + 1, stop_when_absent, &all);
+    return known && all;
+}

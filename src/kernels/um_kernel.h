@@ -1,0 +1,81 @@
+/* Running the kernels of um_kernel_ops.h over strided arrays.
+ *
+ * Operands are described by their memory; types have been decided (by NumPy) and shapes broadcast before. Work is
+ * asynchronous on `stream` and follows the coherence rules; *wait says whether the caller must wait before it
+ * returns to the user.
+ */
+#ifndef UM_KERNEL_H
+#define UM_KERNEL_H
+
+#include "core/um_coherence.h"
+#include "core/um_transfer.h" /* UM_MAX_NDIM */
+
+/* Element types that have kernels. */
+typedef enum um_dtype {
+    UM_FLOAT32,
+    UM_FLOAT64,
+    UM_INT32,
+    UM_INT64,
+    UM_DTYPE_COUNT,
+} um_dtype;
+
+/* Operations, one enumerator per line of um_kernel_ops.h. */
+typedef enum um_op {
+#define UM_OP(name, ...) UM_OP_##name,
+#include "kernels/um_kernel_ops.h"
+#undef UM_OP
+    UM_OP_COUNT,
+} um_op;
+
+/* An input or output of a call. Strides are bytes, any sign, 0 where broadcast (never in outputs). */
+typedef struct um_operand {
+    um_block *block;  /* NULL: an immediate value */
+    char *data;       /* first element, inside the block */
+    um_dtype dtype;
+    const int64_t *strides; /* ndim entries */
+    union {           /* the immediate, when block is NULL, as `dtype` */
+        float f32;
+        double f64;
+        int32_t i32;
+        int64_t i64;
+    } value;
+} um_operand;
+
+#define UM_MAX_INPUTS 3
+
+/* Whether every element lies on a multiple of its size, as the typed functions below need (the GPU faults otherwise): they refuse
+ * other operands with UM_ERR_VALUE. Immediates are aligned. um_kernel_copy and um_kernel_fill take any address. */
+bool um_kernel_is_aligned(const um_operand *operand, int ndim, const int64_t *shape);
+
+/* Name as Python sees it ("add"); number of inputs; whether it has a loop for the type (result type in *result). */
+const char *um_op_name(um_op op);
+int um_op_input_count(um_op op);
+bool um_op_has_loop(um_op op, um_dtype input, um_dtype *result);
+bool um_op_find(const char *name, um_op *out);
+
+/* Elementwise: out[i] = op(inputs...[i]). All inputs have the loop's input dtype, out the loop's result dtype; shape has ndim
+ * entries. Inputs may be the same memory as out element for element; other overlap is the caller's to resolve. Nothing happens for an
+ * array with no elements. */
+UM_MUST_CHECK um_status um_kernel_elementwise(um_context *ctx, um_stream *stream, um_op op, int ndim, const int64_t *shape,
+                                              const um_operand *inputs, const um_operand *out, bool deferred, um_wait *wait,
+                                              um_error *err);
+
+/* out[i] = in[i] converted as C (and so NumPy's unsafe casting) converts between the four types; an immediate input fills. */
+UM_MUST_CHECK um_status um_kernel_cast(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, const um_operand *in,
+                                       const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+
+/* Copies elements of any type whose size is 1, 2, 4, 8 or 16 bytes; dtype of the operands is ignored. in may not be an immediate. */
+UM_MUST_CHECK um_status um_kernel_copy(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, size_t itemsize,
+                                       const um_operand *in, const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+
+/* Sets elements of any type whose size is 1, 2, 4, 8 or 16 bytes to the bytes at `item`. */
+UM_MUST_CHECK um_status um_kernel_fill(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, size_t itemsize,
+                                       const void *item, const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+
+/* Sum over the axes where reduced[axis] is true. `in` has the input's shape and strides; `out` has strides for the same ndim, ignored on
+ * reduced axes. float32 sums to float32 (accumulated at least as accurately as NumPy's pairwise sum), float64 to float64, int32 and
+ * int64 to int64 (wrapping); a sum of nothing is 0. The order of additions is fixed: results repeat exactly. */
+UM_MUST_CHECK um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, const bool *reduced,
+                                      const um_operand *in, const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+
+#endif

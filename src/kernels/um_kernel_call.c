@@ -1,0 +1,116 @@
+#include "kernels/um_kernel_call.h"
+
+#include <assert.h>
+
+_Static_assert((int)UM_SLOT_COUNT <= UM_KERNEL_SLOTS, "the context has no room for this many kernels");
+
+#define PAIR(name) "um_" name "_elem", "um_" name "_vec"
+#define NO_PAIR NULL, NULL
+
+/* In the order of the slots. */
+static const char *const kernel_names[UM_SLOT_COUNT] = {
+#define INTEGERS_SAME(name) PAIR(#name "_i32"), PAIR(#name "_i64")
+#define INTEGERS_NONE(name) NO_PAIR, NO_PAIR
+#define UM_OP(name, inputs, float_expr, int_expr, int_result) PAIR(#name "_f32"), PAIR(#name "_f64"), INTEGERS_##int_result(name),
+#include "kernels/um_kernel_ops.h"
+#undef UM_OP
+
+    NO_PAIR, PAIR("cast_f32_f64"), PAIR("cast_f32_i32"), PAIR("cast_f32_i64"),
+    PAIR("cast_f64_f32"), NO_PAIR, PAIR("cast_f64_i32"), PAIR("cast_f64_i64"),
+    PAIR("cast_i32_f32"), PAIR("cast_i32_f64"), NO_PAIR, PAIR("cast_i32_i64"),
+    PAIR("cast_i64_f32"), PAIR("cast_i64_f64"), PAIR("cast_i64_i32"), NO_PAIR,
+
+#define COPY(size) PAIR("copy_" #size),
+    UM_FOR_EACH_COPY(COPY)
+
+#define SUM(token, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
+    UM_FOR_EACH_SUM(SUM)
+};
+
+const char *um_kernel_name(int slot) {
+    return kernel_names[slot];
+}
+
+um_status um_call_init(um_call *call, um_context *ctx, um_stream *stream, um_error *err) {
+    call->ctx = ctx;
+    call->stream = stream;
+    call->backend = um_context_backend(ctx);
+    call->launched = false;
+    call->access_count = 0;
+    if (call->backend->ops->launch == NULL) {
+        return um_error_set(err, UM_ERR_UNSUPPORTED, "the %s backend has no kernels", call->backend->ops->name);
+    }
+    call->device = um_stream_device(stream);
+    call->handle = um_stream_get_handle(stream);
+    return UM_OK;
+}
+
+void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize, bool write) {
+    if (operand->block == NULL) {
+        return;
+    }
+    assert(call->access_count < UM_CALL_ACCESSES);
+    um_access *access = &call->accesses[call->access_count++];
+    char *low;
+    um_plan_range(operand, ndim, shape, itemsize, &low, &access->size, &access->dense);
+    access->block = operand->block;
+    access->offset = (size_t)(low - um_block_ptr(operand->block));
+    access->write = write;
+    assert(access->offset + access->size <= um_block_size(operand->block));
+}
+
+void um_call_add_block(um_call *call, um_block *block, bool write) {
+    assert(call->access_count < UM_CALL_ACCESSES);
+    call->accesses[call->access_count++] =
+        (um_access){.block = block, .offset = 0, .size = um_block_size(block), .write = write, .dense = true};
+}
+
+um_status um_call_begin(um_call *call, um_error *err) {
+    return um_work_begin(call->stream, call->accesses, call->access_count, err);
+}
+
+um_status um_call_launch(um_call *call, int slot, void *params, unsigned grid_x, unsigned grid_y, um_error *err) {
+    const um_backend_ops *ops = call->backend->ops;
+    _Atomic(um_kernel_handle) *cached = &um_context_kernel_slots(call->ctx)[slot];
+    um_kernel_handle kernel = atomic_load_explicit(cached, memory_order_acquire);
+    if (kernel == 0) {
+        assert(kernel_names[slot] != NULL);
+        /* Two threads may both ask; they get the same handle. */
+        const um_status status = ops->kernel_get(call->backend, kernel_names[slot], &kernel, err);
+        if (status != UM_OK) {
+            return status;
+        }
+        atomic_store_explicit(cached, kernel, memory_order_release);
+    }
+    void *pointers[1] = {params};
+    const um_launch launch = {
+        .kernel = kernel,
+        .grid_x = grid_x,
+        .grid_y = grid_y,
+        .grid_z = 1,
+        .block_x = UM_KERNEL_BLOCK,
+        .shared_bytes = 0,
+        .params = pointers,
+    };
+    const um_status status = ops->launch(call->backend, call->device, call->handle, &launch, err);
+    call->launched = call->launched || status == UM_OK;
+    return status;
+}
+
+um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *wait, um_error *err) {
+    if (status == UM_OK) {
+        return um_work_end(call->stream, call->accesses, call->access_count, deferred, wait, err);
+    }
+    if (!call->launched) {
+        um_work_abandon(call->stream);
+        return status;
+    }
+    /* The first failure is the one to report. */
+    um_wait unfinished = UM_WAIT_NONE;
+    if (um_work_end(call->stream, call->accesses, call->access_count, deferred, &unfinished, NULL) == UM_OK) {
+        if (um_wait_run(&unfinished, NULL) != UM_OK) {
+            return status;
+        }
+    }
+    return status;
+}

@@ -1,0 +1,47 @@
+/* The frame of every call: announce the memory, launch kernels by slot, note the use. */
+#ifndef UM_KERNEL_CALL_H
+#define UM_KERNEL_CALL_H
+
+#include "kernels/um_kernel_plan.h"
+
+/* Kernels by number: um_kernel_name(slot) is the symbol, and the context keeps the loaded handle under the same number. */
+enum {
+    UM_SLOT_OPS = 0,                                                      /* op, dtype, {elem, vec} */
+    UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec}; from != to */
+    UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
+    UM_SLOT_SUMS = UM_SLOT_COPIES + 5 * 2,                                /* dtype, {elem, row, col} */
+    UM_SLOT_COUNT = UM_SLOT_SUMS + UM_DTYPE_COUNT * 3,
+};
+
+/* NULL for slots without a kernel. */
+const char *um_kernel_name(int slot);
+
+/* Most accesses of a call: inputs, output, partial sums. */
+#define UM_CALL_ACCESSES (UM_KERNEL_OPERANDS + 1)
+
+typedef struct um_call {
+    um_context *ctx;
+    um_stream *stream; /* borrowed */
+    um_backend *backend;
+    int device;
+    um_stream_handle handle;
+    bool launched; /* at least one kernel is on the stream */
+    size_t access_count;
+    um_access accesses[UM_CALL_ACCESSES];
+} um_call;
+
+/* Fails with UM_ERR_UNSUPPORTED on a backend without kernels. */
+UM_MUST_CHECK um_status um_call_init(um_call *call, um_context *ctx, um_stream *stream, um_error *err);
+/* Notes the memory of an operand; immediates are skipped. */
+void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize, bool write);
+void um_call_add_block(um_call *call, um_block *block, bool write);
+
+/* Orders the stream behind other users of the memory. um_call_end must follow if it succeeds. */
+UM_MUST_CHECK um_status um_call_begin(um_call *call, um_error *err);
+/* `params` is the kernel's one parameter. */
+UM_MUST_CHECK um_status um_call_launch(um_call *call, int slot, void *params, unsigned grid_x, unsigned grid_y, um_error *err);
+/* Ends the call; `status` is that of what was done since um_call_begin, and is returned if it is a failure. If kernels had been
+ * launched before the failure, the memory is noted as in use, and waited for where the caller would have had to. */
+UM_MUST_CHECK um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *wait, um_error *err);
+
+#endif

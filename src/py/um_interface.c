@@ -1,0 +1,189 @@
+/* __array_interface__ and __cuda_array_interface__, version 3 of each. */
+#include "py/um_ndarray.h"
+
+#define STREAM_LEGACY 1 /* the CUDA array interface's number for the legacy default stream */
+
+/* --- entries of the dicts --------------------------------------------------------------------------------------------------- */
+
+/* Puts value (stolen; NULL: an exception is set) into the dict. */
+static int put(PyObject *dict, PyObject *key, PyObject *value) {
+    if (value == NULL) {
+        return -1;
+    }
+    int result = PyDict_SetItem(dict, key, value);
+    Py_DECREF(value);
+    return result;
+}
+
+static PyObject *tuple_of(int count, const npy_intp *values) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        PyObject *value = PyLong_FromSsize_t(values[i]);
+        if (value == NULL) {
+            Py_CLEAR(tuple);
+            break;
+        }
+        PyTuple_SET_ITEM(tuple, i, value);
+    }
+    return tuple;
+}
+
+static PyObject *strides_or_none(const um_ndarray *array) {
+    return um_ndarray_is_c_contiguous(array) ? Py_NewRef(Py_None) : tuple_of(array->ndim, array->strides);
+}
+
+/* (address, read-only) */
+static PyObject *data_pair(const um_ndarray *array, const void *address) {
+    PyObject *number = PyLong_FromVoidPtr((void *)(uintptr_t)address);
+    PyObject *pair = number != NULL ? PyTuple_New(2) : NULL;
+    if (pair == NULL) {
+        Py_XDECREF(number);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(pair, 0, number);
+    PyTuple_SET_ITEM(pair, 1, Py_NewRef(array->writeable ? Py_False : Py_True));
+    return pair;
+}
+
+static bool has_simple_dtype(const um_ndarray *array) {
+    int number = array->descr->type_num;
+    return PyArray_ISNBO(array->descr->byteorder) && (PyTypeNum_ISNUMBER(number) || PyTypeNum_ISBOOL(number));
+}
+
+/* dtype.str, remembered for native simple dtypes. */
+static PyObject *typestr_of(um_state *state, const um_ndarray *array) {
+    if (!has_simple_dtype(array)) {
+        return PyObject_GetAttrString((PyObject *)array->descr, "str");
+    }
+    PyObject **known = &state->typestrs[array->descr->type_num];
+    if (*known == NULL) {
+        PyObject *text = PyObject_GetAttrString((PyObject *)array->descr, "str");
+        Py_XSETREF(*known, text);
+    }
+    return Py_XNewRef(*known);
+}
+
+/* dtype.descr, which says more than typestr for records only. Where NumPy has none (fields that overlap) it gives the bytes, as here. */
+static PyObject *descr_of(um_state *state, const um_ndarray *array) {
+    PyObject *descr = PyObject_GetAttr((PyObject *)array->descr, state->names.descr);
+    if (descr != NULL || !PyErr_ExceptionMatches(PyExc_ValueError)) {
+        return descr;
+    }
+    PyErr_Clear();
+    PyObject *typestr = typestr_of(state, array);
+    return typestr != NULL ? Py_BuildValue("[(sN)]", "", typestr) : NULL;
+}
+
+/* --- NumPy's ------------------------------------------------------------------------------------------------------------------- */
+
+PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure) {
+    (void)closure;
+    um_ndarray *array = (um_ndarray *)self;
+    um_state *state = um_state_of(self);
+    const um_names *names = &state->names;
+    PyObject *dict = PyDict_New();
+    if (dict == NULL) {
+        return NULL;
+    }
+    if (put(dict, names->data, data_pair(array, array->data)) < 0 || put(dict, names->strides, strides_or_none(array)) < 0 ||
+        put(dict, names->descr, descr_of(state, array)) < 0 || put(dict, names->typestr, typestr_of(state, array)) < 0 ||
+        put(dict, names->shape, tuple_of(array->ndim, array->shape)) < 0 || put(dict, names->version, PyLong_FromLong(3)) < 0) {
+        Py_DECREF(dict);
+        return NULL;
+    }
+    /* Nobody says when the address is no longer used. */
+    um_host_view_forever(array->block, array->writeable);
+    if (um_ndarray_host_access(state, array) < 0) {
+        Py_DECREF(dict);
+        return NULL;
+    }
+    return dict;
+}
+
+/* --- CUDA's ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Rule 4: a consumer may honour the `stream` entry or, as PyTorch does, ignore it and use the legacy default stream. With an explicit
+ * stream both must see finished work: the stream waits for the others, and the host for work that the legacy stream does not follow.
+ * *stream is the entry's value. -1 with an exception set. */
+static int export_to_device(um_state *state, um_ndarray *array, PyObject **stream) {
+    um_stream *given = NULL;
+    um_error err;
+    um_wait wait = UM_WAIT_NONE;
+    int is_explicit = um_explicit_stream(state, &given);
+    if (is_explicit < 0) {
+        return -1;
+    }
+    um_status status = UM_OK;
+    um_stream_handle handle = UM_STREAM_LEGACY;
+    Py_BEGIN_ALLOW_THREADS /* the first hand-out of a large block prefetches it */
+    if (is_explicit) {
+        handle = um_stream_get_handle(given);
+        status = um_device_export(array->block, given, &wait, &err);
+        um_stream_unref(given);
+    }
+    if (status == UM_OK) {
+        status = um_device_export(array->block, NULL, &wait, &err);
+    }
+    Py_END_ALLOW_THREADS
+    if (status != UM_OK) {
+        um_raise(state, &err);
+        return -1;
+    }
+    if (um_finish_wait(state, &wait) < 0) {
+        return -1;
+    }
+    *stream = PyLong_FromSize_t(handle != 0 ? (size_t)handle : STREAM_LEGACY);
+    return *stream != NULL ? 0 : -1;
+}
+
+static int refuse_negative_strides(const um_ndarray *array, bool empty) {
+    for (int axis = 0; axis < array->ndim && !empty; axis++) {
+        if (array->strides[axis] < 0 && array->shape[axis] > 1) {
+            PyErr_SetString(PyExc_BufferError,
+                            "an array with negative strides cannot be handed to a GPU library (PyTorch would abort the process): "
+                            "copy it first, a.copy()");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, PyObject *stream, PyObject *dict) {
+    const um_names *names = &state->names;
+    if (put(dict, names->shape, tuple_of(array->ndim, array->shape)) < 0 || put(dict, names->typestr, typestr_of(state, array)) < 0 ||
+        put(dict, names->data, data_pair(array, empty ? NULL : array->data)) < 0 ||
+        put(dict, names->strides, strides_or_none(array)) < 0 || put(dict, names->version, PyLong_FromLong(3)) < 0 ||
+        PyDict_SetItem(dict, names->stream, stream) < 0) {
+        return -1;
+    }
+    return PyDataType_HASFIELDS(array->descr) ? put(dict, names->descr, descr_of(state, array)) : 0;
+}
+
+PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure) {
+    (void)closure;
+    um_ndarray *array = (um_ndarray *)self;
+    um_state *state = um_state_of(self);
+    um_context *context = um_block_context(array->block);
+    if (!um_context_is_cuda(context)) {
+        PyErr_SetString(PyExc_AttributeError, "__cuda_array_interface__: no GPU is in use, the memory is the host's");
+        return NULL;
+    }
+    um_error err;
+    if (um_context_check(context, &err) != UM_OK) {
+        return um_raise(state, &err);
+    }
+    bool empty = um_ndarray_nbytes(array) == 0;
+    if (refuse_negative_strides(array, empty) < 0) {
+        return NULL;
+    }
+    PyObject *stream;
+    if (export_to_device(state, array, &stream) < 0) {
+        return NULL;
+    }
+    PyObject *dict = PyDict_New();
+    if (dict != NULL && fill_cuda_interface(state, array, empty, stream, dict) < 0) {
+        Py_CLEAR(dict);
+    }
+    Py_DECREF(stream);
+    return dict;
+}

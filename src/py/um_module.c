@@ -1,0 +1,218 @@
+/* The module umem._core: its state, and the lazily opened context. */
+#define UM_PY_IMPORTS_NUMPY
+#include "py/um_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef UM_VERSION
+#define UM_VERSION "0+unknown"
+#endif
+
+/* --- the context ---------------------------------------------------------------------------------------------------- */
+
+/* Copies an environment variable into *out, NULL when it is unset or empty. -1 with MemoryError set. */
+static int copy_setting(const char *name, char **out) {
+    *out = NULL;
+    const char *value = getenv(name);
+    if (value == NULL || value[0] == '\0') {
+        return 0;
+    }
+    size_t size = strlen(value) + 1;
+    char *copy = PyMem_Malloc(size);
+    if (copy == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(copy, value, size);
+    *out = copy;
+    return 0;
+}
+
+static void close_context(um_context *context) {
+    Py_BEGIN_ALLOW_THREADS
+    um_context_unref(context);
+    Py_END_ALLOW_THREADS
+}
+
+/* A context opened as the environment says; NULL with an exception set. Starting the driver takes up to a second: the GIL is released. */
+static um_context *open_from_environment(um_state *state) {
+    um_context *opened = NULL;
+    char *backend = NULL;
+    char *library = NULL;
+    if (copy_setting("UMEM_BACKEND", &backend) < 0 || copy_setting("UMEM_CUDA_LIBRARY", &library) < 0) {
+        goto done;
+    }
+    um_config config = {.backend = backend != NULL ? backend : "auto", .library = library};
+    um_error err;
+    um_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = um_context_open(&config, &opened, &err);
+    Py_END_ALLOW_THREADS
+    if (status != UM_OK) {
+        opened = NULL;
+        um_raise(state, &err);
+    }
+done:
+    PyMem_Free(library);
+    PyMem_Free(backend);
+    return opened;
+}
+
+um_context *um_state_context(um_state *state) {
+    if (state->context != NULL) {
+        um_error err;
+        if (um_context_check(state->context, &err) != UM_OK) {
+            um_raise(state, &err);
+            return NULL;
+        }
+        return state->context;
+    }
+    um_context *opened = open_from_environment(state);
+    if (opened == NULL) {
+        return NULL;
+    }
+    if (um_apply_alloc_conf(state, opened) < 0) {
+        close_context(opened);
+        return NULL;
+    }
+    if (state->context == NULL) {
+        state->context = opened;
+    } else { /* another thread was faster */
+        close_context(opened);
+    }
+    return state->context;
+}
+
+/* --- functions of the module -------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(set_hooks_doc, "_set_hooks($module, /, *, ufunc)\n"
+                            "--\n"
+                            "\n"
+                            "Register the Python functions that the C code calls. For umem's own use.");
+
+static PyObject *set_hooks(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"ufunc", NULL};
+    PyObject *ufunc;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O:_set_hooks", keywords, &ufunc)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(ufunc)) {
+        return PyErr_Format(PyExc_TypeError, "ufunc must be callable, not '%.100s'", Py_TYPE(ufunc)->tp_name);
+    }
+    Py_XSETREF(um_state_of_module(module)->hook_ufunc, Py_NewRef(ufunc));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef module_methods[] = {
+    {"_set_hooks", UM_METHOD(set_hooks), METH_VARARGS | METH_KEYWORDS, set_hooks_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+/* --- life of the module ---------------------------------------------------------------------------------------------------- */
+
+static int intern_names(um_names *names) {
+#define UM_NAME_INTERN(name)                             \
+    names->name = PyUnicode_InternFromString(#name);     \
+    if (names->name == NULL) {                           \
+        return -1;                                       \
+    }
+    UM_NAMES(UM_NAME_INTERN)
+#undef UM_NAME_INTERN
+    return 0;
+}
+
+static int module_exec(PyObject *module) {
+    um_state *state = um_state_of_module(module);
+    if (PyArray_ImportNumPyAPI() < 0 || intern_names(&state->names) < 0) {
+        return -1;
+    }
+    int (*const parts[])(PyObject *, um_state *) = {
+        um_errors_add, um_ndarray_add, um_create_add,    um_exporter_add, um_import_add,
+        um_streams_add, um_functions_add, um_placing_add, um_system_add,
+    };
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (parts[i](module, state) < 0) {
+            return -1;
+        }
+    }
+    return PyModule_AddStringConstant(module, "__version__", UM_VERSION);
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
+    um_state *state = um_state_of_module(module);
+    Py_VISIT(state->ndarray_type);
+    Py_VISIT(state->flags_type);
+    Py_VISIT(state->exporter_type);
+    Py_VISIT(state->stream_type);
+    Py_VISIT(state->function_type);
+    Py_VISIT(state->cuda_error);
+    Py_VISIT(state->out_of_memory_error);
+    Py_VISIT(state->driver_not_found_error);
+    Py_VISIT(state->current_stream);
+    Py_VISIT(state->deferred);
+    Py_VISIT(state->hook_ufunc);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    um_state *state = um_state_of_module(module);
+    Py_CLEAR(state->ndarray_type);
+    Py_CLEAR(state->flags_type);
+    Py_CLEAR(state->exporter_type);
+    Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->function_type);
+    Py_CLEAR(state->cuda_error);
+    Py_CLEAR(state->out_of_memory_error);
+    Py_CLEAR(state->driver_not_found_error);
+    Py_CLEAR(state->current_stream);
+    Py_CLEAR(state->deferred);
+    Py_CLEAR(state->hook_ufunc);
+    for (size_t i = 0; i < sizeof(state->typestrs) / sizeof(state->typestrs[0]); i++) {
+        Py_CLEAR(state->typestrs[i]);
+    }
+#define UM_NAME_CLEAR(name) Py_CLEAR(state->names.name);
+    UM_NAMES(UM_NAME_CLEAR)
+#undef UM_NAME_CLEAR
+    return 0;
+}
+
+static void module_free(void *pointer) {
+    PyObject *module = pointer;
+    (void)module_clear(module);
+    um_state *state = um_state_of_module(module);
+    if (state->context != NULL) {
+        um_context *context = state->context;
+        state->context = NULL;
+        close_context(context);
+    }
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy does not support them */
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
+    {0, NULL},
+};
+
+PyModuleDef um_core_module = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "umem._core",
+    .m_doc = "The C part of umem. Its names are re-exported by the package.",
+    .m_size = sizeof(um_state),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void) {
+    return PyModuleDef_Init(&um_core_module);
+}

@@ -1,0 +1,711 @@
+/* The kernels for umem's own Python code: types are decided and shapes broadcast there, everything is checked again here. */
+#include "py/um_run.h"
+
+#include <math.h>
+
+#include <numpy/arrayscalars.h>
+
+/* Integers up to here are exact in a double, so that converting one to float32 rounds once. */
+#define EXACT_IN_DOUBLE ((int64_t)1 << 53)
+
+/* --- types and operands ---------------------------------------------------------------------------------------- */
+
+bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out) {
+    if (!PyArray_ISNBO(descr->byteorder)) {
+        return false;
+    }
+    switch (descr->type_num) {
+    case NPY_FLOAT:
+        *out = UM_FLOAT32;
+        return true;
+    case NPY_DOUBLE:
+        *out = UM_FLOAT64;
+        return true;
+    case NPY_INT:
+    case NPY_LONG:
+    case NPY_LONGLONG:
+        *out = PyDataType_ELSIZE(descr) == 4 ? UM_INT32 : UM_INT64;
+        return true;
+    default:
+        return false;
+    }
+}
+
+PyArray_Descr *um_dtype_to_descr(um_dtype dtype) {
+    static const int type_numbers[UM_DTYPE_COUNT] = {
+        [UM_FLOAT32] = NPY_FLOAT32,
+        [UM_FLOAT64] = NPY_FLOAT64,
+        [UM_INT32] = NPY_INT32,
+        [UM_INT64] = NPY_INT64,
+    };
+    return PyArray_DescrFromType(type_numbers[dtype]);
+}
+
+static bool immediate_from_double(double value, um_dtype dtype, um_operand *out) {
+    switch (dtype) {
+    case UM_FLOAT64:
+        out->value.f64 = value;
+        return true;
+    case UM_FLOAT32:
+        out->value.f32 = (float)value;
+        /* NumPy warns when a finite number becomes infinite. */
+        return !isfinite(value) || isfinite(out->value.f32);
+    default:
+        return false;
+    }
+}
+
+static bool immediate_from_int(PyObject *object, um_dtype dtype, um_operand *out) {
+    int overflow = 0;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow != 0) {
+        return false;
+    }
+    switch (dtype) {
+    case UM_INT64:
+        out->value.i64 = value;
+        return true;
+    case UM_INT32:
+        out->value.i32 = (int32_t)value;
+        return value >= INT32_MIN && value <= INT32_MAX;
+    default:
+        return value >= -EXACT_IN_DOUBLE && value <= EXACT_IN_DOUBLE && immediate_from_double((double)value, dtype, out);
+    }
+}
+
+static bool immediate_from_numpy(PyObject *object, um_dtype dtype, um_operand *out) {
+    switch (dtype) {
+    case UM_FLOAT32:
+        if (!Py_IS_TYPE(object, &PyFloat32ArrType_Type)) {
+            return false;
+        }
+        out->value.f32 = PyArrayScalar_VAL(object, Float32);
+        return true;
+    case UM_FLOAT64:
+        if (!Py_IS_TYPE(object, &PyFloat64ArrType_Type)) {
+            return false;
+        }
+        out->value.f64 = PyArrayScalar_VAL(object, Float64);
+        return true;
+    case UM_INT32:
+        if (!Py_IS_TYPE(object, &PyInt32ArrType_Type)) {
+            return false;
+        }
+        out->value.i32 = PyArrayScalar_VAL(object, Int32);
+        return true;
+    case UM_INT64:
+        if (Py_IS_TYPE(object, &PyLongLongArrType_Type)) {
+            out->value.i64 = PyArrayScalar_VAL(object, LongLong);
+            return true;
+        }
+        if (!Py_IS_TYPE(object, &PyInt64ArrType_Type)) {
+            return false;
+        }
+        out->value.i64 = PyArrayScalar_VAL(object, Int64);
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool um_immediate_from_object(PyObject *object, um_dtype dtype, um_operand *out) {
+    out->block = NULL;
+    out->data = NULL;
+    out->strides = NULL;
+    out->dtype = dtype;
+    if (PyFloat_CheckExact(object)) {
+        return immediate_from_double(PyFloat_AS_DOUBLE(object), dtype, out);
+    }
+    if (PyLong_CheckExact(object)) {
+        return immediate_from_int(object, dtype, out);
+    }
+    return immediate_from_numpy(object, dtype, out);
+}
+
+bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const int64_t *shape, int64_t *strides, um_operand *out) {
+    int missing = ndim - array->ndim;
+    if (missing < 0) {
+        return false;
+    }
+    for (int axis = 0; axis < missing; ++axis) {
+        strides[axis] = 0;
+    }
+    for (int axis = missing; axis < ndim; ++axis) {
+        npy_intp length = array->shape[axis - missing];
+        if (length != shape[axis] && length != 1) {
+            return false;
+        }
+        strides[axis] = length == 1 ? 0 : array->strides[axis - missing];
+    }
+    out->block = array->block;
+    out->data = array->data;
+    out->dtype = dtype;
+    out->strides = strides;
+    return true;
+}
+
+bool um_ndarray_is_aligned_to(const um_ndarray *array, size_t unit) {
+    uintptr_t bits = (uintptr_t)array->data;
+    for (int axis = 0; axis < array->ndim; ++axis) {
+        if (array->shape[axis] > 1) {
+            bits |= (uintptr_t)array->strides[axis];
+        }
+    }
+    return (bits & (unit - 1)) == 0;
+}
+
+bool um_ndarray_repeats(const um_ndarray *array) {
+    bool repeats = false;
+    if (PyDataType_ELSIZE(array->descr) == 0) {
+        return false;
+    }
+    for (int axis = 0; axis < array->ndim; ++axis) {
+        if (array->shape[axis] == 0) {
+            return false;
+        }
+        repeats |= array->strides[axis] == 0 && array->shape[axis] > 1;
+    }
+    return repeats;
+}
+
+/* --- launching ---------------------------------------------------------------------------------------------------- */
+
+int um_launch_prepare(um_state *state, int device, um_launch_site *site) {
+    site->ctx = um_state_context(state);
+    if (site->ctx == NULL) {
+        return -1;
+    }
+    if (!um_context_is_cuda(site->ctx)) {
+        PyErr_SetString(PyExc_RuntimeError, "no kernels on the host backend: NumPy computes there");
+        return -1;
+    }
+    int deferred = um_is_deferred(state);
+    if (deferred < 0) {
+        return -1;
+    }
+    site->deferred = deferred;
+    site->stream = um_current_stream(state, device);
+    return site->stream != NULL ? 0 : -1;
+}
+
+int um_launch_finish(um_state *state, um_launch_site *site, um_status status, um_wait *wait, const um_error *err) {
+    um_stream_unref(site->stream);
+    site->stream = NULL;
+    if (status != UM_OK) {
+        um_raise(state, err);
+        return -1;
+    }
+    return wait->needed ? um_finish_wait(state, wait) : 0;
+}
+
+int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const int64_t *shape, const um_operand *inputs,
+                       const um_operand *out) {
+    um_launch_site site;
+    if (um_launch_prepare(state, device, &site) < 0) {
+        return -1;
+    }
+    um_wait wait = UM_WAIT_NONE;
+    um_error err;
+    um_status status = UM_OK;
+    Py_BEGIN_ALLOW_THREADS /* a launch blocks when the driver's queue is full, and when it loads the kernel */
+    status = um_kernel_elementwise(site.ctx, site.stream, op, ndim, shape, inputs, out, site.deferred, &wait, &err);
+    Py_END_ALLOW_THREADS
+    return um_launch_finish(state, &site, status, &wait, &err);
+}
+
+/* --- checking arguments ----------------------------------------------------------------------------------------------- */
+
+static int check_nargs(const char *function, Py_ssize_t nargs, Py_ssize_t expected) {
+    if (nargs == expected) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "%s() takes exactly %zd arguments (%zd given)", function, expected, nargs);
+    return -1;
+}
+
+static um_ndarray *array_argument(um_state *state, PyObject *object, const char *argument) {
+    if (um_ndarray_check(state, object)) {
+        return (um_ndarray *)object;
+    }
+    PyErr_Format(PyExc_TypeError, "%s must be a umem.ndarray, not '%.100s'", argument, Py_TYPE(object)->tp_name);
+    return NULL;
+}
+
+static int refuse_dtype(const char *argument, PyArray_Descr *descr, const char *allowed) {
+    PyErr_Format(PyExc_TypeError, "%s has dtype %R; it must be %s", argument, (PyObject *)descr, allowed);
+    return -1;
+}
+
+static int check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out) {
+    um_dtype dtype;
+    if (!um_dtype_from_descr(array->descr, &dtype)) {
+        return refuse_dtype(argument, array->descr, "float32, float64, int32 or int64 in native byte order");
+    }
+    if (!um_ndarray_is_aligned_to(array, (size_t)PyDataType_ELSIZE(array->descr))) {
+        PyErr_Format(PyExc_ValueError, "%s is not aligned to its element size", argument);
+        return -1;
+    }
+    *out = dtype;
+    return 0;
+}
+
+static int check_writable(const um_ndarray *array, const char *argument) {
+    if (!array->writeable) {
+        PyErr_Format(PyExc_ValueError, "%s is read-only", argument);
+        return -1;
+    }
+    if (um_ndarray_repeats(array)) {
+        PyErr_Format(PyExc_ValueError, "%s has a stride of 0: several of its elements are the same memory", argument);
+        return -1;
+    }
+    return 0;
+}
+
+/* The array as an output of its own shape. */
+static int output_operand(um_ndarray *array, const char *argument, um_dtype *dtype, int64_t *shape, int64_t *strides,
+                          um_operand *out) {
+    if (check_operand_dtype(array, argument, dtype) < 0 || check_writable(array, argument) < 0) {
+        return -1;
+    }
+    for (int axis = 0; axis < array->ndim; ++axis) {
+        shape[axis] = array->shape[axis];
+    }
+    (void)um_operand_from_array(array, *dtype, array->ndim, shape, strides, out);
+    return 0;
+}
+
+static PyObject *shape_tuple(int ndim, const npy_intp *shape) {
+    PyObject *tuple = PyTuple_New(ndim);
+    for (int axis = 0; tuple != NULL && axis < ndim; ++axis) {
+        PyObject *length = PyLong_FromSsize_t(shape[axis]);
+        if (length == NULL) {
+            Py_CLEAR(tuple);
+        } else {
+            PyTuple_SET_ITEM(tuple, axis, length);
+        }
+    }
+    return tuple;
+}
+
+static int refuse_shapes(const char *argument, const um_ndarray *array, const um_ndarray *out) {
+    PyObject *from = shape_tuple(array->ndim, array->shape);
+    PyObject *to = shape_tuple(out->ndim, out->shape);
+    if (from != NULL && to != NULL) {
+        PyErr_Format(PyExc_ValueError, "%s of shape %R does not broadcast to the shape %R of out", argument, from, to);
+    }
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    return -1;
+}
+
+static int find_op(PyObject *name, um_op *out) {
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_TypeError, "name must be a str, not '%.100s'", Py_TYPE(name)->tp_name);
+        }
+        return -1;
+    }
+    if (!um_op_find(text, out)) {
+        PyErr_Format(PyExc_ValueError, "name: there is no kernel called %R", name);
+        return -1;
+    }
+    return 0;
+}
+
+/* --- run(name, inputs, out) ------------------------------------------------------------------------------------------- */
+
+/* The loop's input type: that of the first array or NumPy scalar. */
+static int loop_dtype(um_state *state, PyObject *inputs, um_dtype *out) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
+        PyObject *input = PyTuple_GET_ITEM(inputs, i);
+        if (um_ndarray_check(state, input)) {
+            char argument[32];
+            PyOS_snprintf(argument, sizeof(argument), "inputs[%zd]", i);
+            return check_operand_dtype((um_ndarray *)input, argument, out);
+        }
+        um_operand ignored;
+        for (int dtype = 0; dtype < UM_DTYPE_COUNT; ++dtype) {
+            if (PyArray_CheckScalar(input) && immediate_from_numpy(input, (um_dtype)dtype, &ignored)) {
+                *out = (um_dtype)dtype;
+                return 0;
+            }
+        }
+    }
+    PyErr_SetString(PyExc_TypeError, "inputs: at least one must be a umem.ndarray or a NumPy scalar of a kernel's dtype");
+    return -1;
+}
+
+static int run_input(um_state *state, PyObject *input, Py_ssize_t index, um_dtype dtype, um_ndarray *out, const int64_t *shape,
+                     int64_t *strides, um_operand *operand) {
+    char argument[32];
+    PyOS_snprintf(argument, sizeof(argument), "inputs[%zd]", index);
+    if (!um_ndarray_check(state, input)) {
+        if (um_immediate_from_object(input, dtype, operand)) {
+            return 0;
+        }
+        PyErr_Format(PyExc_TypeError, "%s must be a umem.ndarray or a scalar of the loop's dtype, not %R", argument, input);
+        return -1;
+    }
+    um_ndarray *array = (um_ndarray *)input;
+    um_dtype own;
+    if (check_operand_dtype(array, argument, &own) < 0) {
+        return -1;
+    }
+    if (own != dtype) {
+        return refuse_dtype(argument, array->descr, "that of the other inputs");
+    }
+    if (!um_operand_from_array(array, dtype, out->ndim, shape, strides, operand)) {
+        return refuse_shapes(argument, array, out);
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(run_doc,
+             "run($module, name, inputs, out, /)\n--\n\n"
+             "Run the kernel `name`: no type resolution and no analysis of overlap.\n\n"
+             "`inputs` is a tuple of arrays and scalars of one dtype that broadcast to the shape of `out`; `out` has the loop's\n"
+             "result dtype. Inputs may be the same memory as `out` element for element.");
+
+static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    um_state *state = um_state_of_module(module);
+    um_op op;
+    if (check_nargs("run", nargs, 3) < 0 || find_op(args[0], &op) < 0) {
+        return NULL;
+    }
+    PyObject *inputs = args[1];
+    int count = um_op_input_count(op);
+    if (!PyTuple_Check(inputs) || PyTuple_GET_SIZE(inputs) != count) {
+        PyErr_Format(PyExc_TypeError, "inputs must be a tuple of %d for %s", count, um_op_name(op));
+        return NULL;
+    }
+    um_ndarray *out = array_argument(state, args[2], "out");
+    um_dtype dtype;
+    um_dtype result;
+    um_dtype own;
+    if (out == NULL || loop_dtype(state, inputs, &dtype) < 0) {
+        return NULL;
+    }
+    if (!um_op_has_loop(op, dtype, &result)) {
+        PyErr_Format(PyExc_TypeError, "inputs: %s has no kernel for their dtype", um_op_name(op));
+        return NULL;
+    }
+    int64_t shape[UM_MAX_NDIM];
+    int64_t strides[UM_MAX_INPUTS + 1][UM_MAX_NDIM];
+    um_operand operands[UM_MAX_INPUTS];
+    um_operand target;
+    if (output_operand(out, "out", &own, shape, strides[UM_MAX_INPUTS], &target) < 0) {
+        return NULL;
+    }
+    if (own != result) {
+        refuse_dtype("out", out->descr, "the result dtype of the loop");
+        return NULL;
+    }
+    for (int i = 0; i < count; ++i) {
+        if (run_input(state, PyTuple_GET_ITEM(inputs, i), i, dtype, out, shape, strides[i], &operands[i]) < 0) {
+            return NULL;
+        }
+    }
+    if (um_run_elementwise(state, um_block_device(out->block), op, out->ndim, shape, operands, &target) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* --- cast(src, out) and copy_into(src, out) ------------------------------------------------------------------------------ */
+
+/* Source of a cast: an array broadcast to out's shape, or a NumPy scalar. */
+static int cast_source(um_state *state, PyObject *source, um_ndarray *out, const int64_t *shape, int64_t *strides,
+                       um_operand *operand) {
+    if (um_ndarray_check(state, source)) {
+        um_ndarray *array = (um_ndarray *)source;
+        um_dtype dtype;
+        if (check_operand_dtype(array, "src", &dtype) < 0) {
+            return -1;
+        }
+        return um_operand_from_array(array, dtype, out->ndim, shape, strides, operand) ? 0 : refuse_shapes("src", array, out);
+    }
+    for (int dtype = 0; dtype < UM_DTYPE_COUNT; ++dtype) {
+        if (PyArray_CheckScalar(source) && um_immediate_from_object(source, (um_dtype)dtype, operand)) {
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_TypeError, "src must be a umem.ndarray or a NumPy scalar of a kernel's dtype, not '%.100s'",
+                 Py_TYPE(source)->tp_name);
+    return -1;
+}
+
+PyDoc_STRVAR(cast_doc,
+             "cast($module, src, out, /)\n--\n\n"
+             "Convert `src` (an array that broadcasts to the shape of `out`, or a NumPy scalar) to the dtype of `out`, as C does.\n\n"
+             "The two may not overlap, except element for element with elements of one size.");
+
+static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    um_state *state = um_state_of_module(module);
+    um_ndarray *out = check_nargs("cast", nargs, 2) < 0 ? NULL : array_argument(state, args[1], "out");
+    if (out == NULL) {
+        return NULL;
+    }
+    int64_t shape[UM_MAX_NDIM];
+    int64_t strides[2][UM_MAX_NDIM];
+    um_operand source;
+    um_operand target;
+    um_dtype dtype;
+    um_launch_site site;
+    if (output_operand(out, "out", &dtype, shape, strides[1], &target) < 0 ||
+        cast_source(state, args[0], out, shape, strides[0], &source) < 0 ||
+        um_launch_prepare(state, um_block_device(out->block), &site) < 0) {
+        return NULL;
+    }
+    um_wait wait = UM_WAIT_NONE;
+    um_error err;
+    um_status status = UM_OK;
+    Py_BEGIN_ALLOW_THREADS
+    status = um_kernel_cast(site.ctx, site.stream, out->ndim, shape, &source, &target, site.deferred, &wait, &err);
+    Py_END_ALLOW_THREADS
+    if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* The largest power of two up to 16 that divides the size of elements; the kernels see to their alignment. */
+static size_t copy_unit(size_t itemsize) {
+    size_t unit = 16;
+    while (itemsize % unit != 0) {
+        unit /= 2;
+    }
+    return unit;
+}
+
+PyDoc_STRVAR(copy_into_doc,
+             "copy_into($module, src, out, /)\n--\n\n"
+             "Copy the elements of `src`, broadcast to the shape of `out`, without interpreting them: any dtype, the same for both.\n\n"
+             "The two may not overlap, except element for element.");
+
+static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    um_state *state = um_state_of_module(module);
+    if (check_nargs("copy_into", nargs, 2) < 0) {
+        return NULL;
+    }
+    um_ndarray *src = array_argument(state, args[0], "src");
+    um_ndarray *out = src == NULL ? NULL : array_argument(state, args[1], "out");
+    if (out == NULL || check_writable(out, "out") < 0) {
+        return NULL;
+    }
+    if (!PyArray_EquivTypes(src->descr, out->descr)) {
+        refuse_dtype("src", src->descr, "that of out");
+        return NULL;
+    }
+    int64_t shape[UM_MAX_NDIM + 1];
+    int64_t strides[2][UM_MAX_NDIM + 1];
+    um_operand source;
+    um_operand target;
+    int ndim = out->ndim;
+    for (int axis = 0; axis < ndim; ++axis) {
+        shape[axis] = out->shape[axis];
+    }
+    (void)um_operand_from_array(out, UM_FLOAT32, ndim, shape, strides[1], &target); /* copies ignore the dtype */
+    if (!um_operand_from_array(src, UM_FLOAT32, ndim, shape, strides[0], &source)) {
+        refuse_shapes("src", src, out);
+        return NULL;
+    }
+    size_t itemsize = (size_t)PyDataType_ELSIZE(out->descr);
+    um_launch_site site;
+    if (um_launch_prepare(state, um_block_device(out->block), &site) < 0) {
+        return NULL;
+    }
+    /* Elements of no kernel's size are copied in parts. */
+    size_t unit = copy_unit(itemsize);
+    if (unit != itemsize) {
+        shape[ndim] = (int64_t)(itemsize / unit);
+        strides[0][ndim] = strides[1][ndim] = (int64_t)unit;
+        ndim += 1;
+    }
+    um_wait wait = UM_WAIT_NONE;
+    um_error err;
+    um_status status = UM_OK;
+    if (ndim > UM_MAX_NDIM) {
+        status = um_error_set(&err, UM_ERR_VALUE, "out: elements of this size in %d dimensions cannot be copied by a kernel",
+                              out->ndim);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        status = um_kernel_copy(site.ctx, site.stream, ndim, shape, unit, &source, &target, site.deferred, &wait, &err);
+        Py_END_ALLOW_THREADS
+    }
+    if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* --- sum_into(src, axes, out) --------------------------------------------------------------------------------------------- */
+
+static int read_axes(PyObject *axes, int ndim, bool *reduced) {
+    if (!PyTuple_Check(axes)) {
+        PyErr_Format(PyExc_TypeError, "axes must be a tuple of int, not '%.100s'", Py_TYPE(axes)->tp_name);
+        return -1;
+    }
+    for (int axis = 0; axis < ndim; ++axis) {
+        reduced[axis] = false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
+        Py_ssize_t axis = PyNumber_AsSsize_t(PyTuple_GET_ITEM(axes, i), PyExc_ValueError);
+        if (axis == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        Py_ssize_t index = axis < 0 ? axis + ndim : axis;
+        if (index < 0 || index >= ndim) {
+            PyErr_Format(PyExc_ValueError, "axes: %zd is out of bounds for an array of dimension %d", axis, ndim);
+            return -1;
+        }
+        if (reduced[index]) {
+            PyErr_Format(PyExc_ValueError, "axes: %zd is given twice", axis);
+            return -1;
+        }
+        reduced[index] = true;
+    }
+    return 0;
+}
+
+/* Strides of out over the axes of src, 0 where reduced. False when its shape is neither that of src without the axes nor with 1 there. */
+static bool sum_strides(const um_ndarray *src, const bool *reduced, const um_ndarray *out, int64_t *strides) {
+    bool keeps = out->ndim == src->ndim;
+    int own = 0;
+    for (int axis = 0; axis < src->ndim; ++axis) {
+        strides[axis] = 0;
+        if (reduced[axis] && !keeps) {
+            continue;
+        }
+        npy_intp length = reduced[axis] ? 1 : src->shape[axis];
+        if (own >= out->ndim || out->shape[own] != length) {
+            return false;
+        }
+        if (!reduced[axis]) {
+            strides[axis] = out->strides[own];
+        }
+        own += 1;
+    }
+    return own == out->ndim;
+}
+
+PyDoc_STRVAR(sum_into_doc,
+             "sum_into($module, src, axes, out, /)\n--\n\n"
+             "Sum `src` over the tuple `axes` into `out`, whose shape is that of `src` without the axes, or with 1 in their place.\n\n"
+             "float32 gives float32, float64 float64, int32 and int64 give int64. The two may not overlap.");
+
+static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    um_state *state = um_state_of_module(module);
+    if (check_nargs("sum_into", nargs, 3) < 0) {
+        return NULL;
+    }
+    um_ndarray *src = array_argument(state, args[0], "src");
+    um_ndarray *out = src == NULL ? NULL : array_argument(state, args[2], "out");
+    bool reduced[UM_MAX_NDIM];
+    um_dtype from;
+    um_dtype to;
+    if (out == NULL || read_axes(args[1], src->ndim, reduced) < 0 || check_operand_dtype(src, "src", &from) < 0 ||
+        check_operand_dtype(out, "out", &to) < 0 || check_writable(out, "out") < 0) {
+        return NULL;
+    }
+    if (to != (from == UM_INT32 ? UM_INT64 : from)) {
+        refuse_dtype("out", out->descr, "the dtype of the sum (that of src; int64 for int32)");
+        return NULL;
+    }
+    int64_t shape[UM_MAX_NDIM];
+    int64_t strides[2][UM_MAX_NDIM];
+    um_operand source;
+    for (int axis = 0; axis < src->ndim; ++axis) {
+        shape[axis] = src->shape[axis];
+    }
+    (void)um_operand_from_array(src, from, src->ndim, shape, strides[0], &source);
+    if (!sum_strides(src, reduced, out, strides[1])) {
+        PyErr_SetString(PyExc_ValueError, "out must have the shape of src without the axes, or with 1 in their place");
+        return NULL;
+    }
+    um_operand target = {.block = out->block, .data = out->data, .dtype = to, .strides = strides[1]};
+    um_launch_site site;
+    if (um_launch_prepare(state, um_block_device(out->block), &site) < 0) {
+        return NULL;
+    }
+    um_wait wait = UM_WAIT_NONE;
+    um_error err;
+    um_status status = UM_OK;
+    Py_BEGIN_ALLOW_THREADS
+    status = um_kernel_sum(site.ctx, site.stream, src->ndim, shape, reduced, &source, &target, site.deferred, &wait, &err);
+    Py_END_ALLOW_THREADS
+    if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* --- what there is -------------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(op_loops_doc,
+             "op_loops($module, name, /)\n--\n\n"
+             "(input dtype, result dtype) of each kernel of the operation, a tuple of tuples.");
+
+static PyObject *core_op_loops(PyObject *Py_UNUSED(module), PyObject *name) {
+    um_op op;
+    if (find_op(name, &op) < 0) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (int dtype = 0; list != NULL && dtype < UM_DTYPE_COUNT; ++dtype) {
+        um_dtype result;
+        if (!um_op_has_loop(op, (um_dtype)dtype, &result)) {
+            continue;
+        }
+        PyObject *pair = Py_BuildValue("(NN)", um_dtype_to_descr((um_dtype)dtype), um_dtype_to_descr(result));
+        if (pair == NULL || PyList_Append(list, pair) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+    }
+    if (list == NULL) {
+        return NULL;
+    }
+    PyObject *tuple = PyList_AsTuple(list);
+    Py_DECREF(list);
+    return tuple;
+}
+
+PyDoc_STRVAR(has_kernels_doc,
+             "has_kernels($module, /)\n--\n\n"
+             "Whether the backend in use runs kernels: True on CUDA.");
+
+static PyObject *core_has_kernels(PyObject *module, PyObject *Py_UNUSED(unused)) {
+    um_context *ctx = um_state_context(um_state_of_module(module));
+    return ctx != NULL ? PyBool_FromLong(um_context_is_cuda(ctx)) : NULL;
+}
+
+static PyMethodDef run_functions[] = {
+    {"run", UM_METHOD(core_run), METH_FASTCALL, run_doc},
+    {"cast", UM_METHOD(core_cast), METH_FASTCALL, cast_doc},
+    {"copy_into", UM_METHOD(core_copy_into), METH_FASTCALL, copy_into_doc},
+    {"sum_into", UM_METHOD(core_sum_into), METH_FASTCALL, sum_into_doc},
+    {"op_loops", core_op_loops, METH_O, op_loops_doc},
+    {"has_kernels", core_has_kernels, METH_NOARGS, has_kernels_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *kernel_dtypes(void) {
+    PyObject *tuple = PyTuple_New(UM_DTYPE_COUNT);
+    for (int dtype = 0; tuple != NULL && dtype < UM_DTYPE_COUNT; ++dtype) {
+        PyArray_Descr *descr = um_dtype_to_descr((um_dtype)dtype);
+        if (descr == NULL) {
+            Py_CLEAR(tuple);
+        } else {
+            PyTuple_SET_ITEM(tuple, dtype, (PyObject *)descr);
+        }
+    }
+    return tuple;
+}
+
+int um_run_add(PyObject *module, um_state *Py_UNUSED(state)) {
+    PyObject *dtypes = kernel_dtypes();
+    int result = dtypes == NULL ? -1 : PyModule_AddObjectRef(module, "kernel_dtypes", dtypes);
+    Py_XDECREF(dtypes);
+    return result < 0 ? -1 : PyModule_AddFunctions(module, run_functions);
+}

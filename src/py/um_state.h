@@ -1,0 +1,106 @@
+/* State of one imported module: types, exceptions, the lazily opened context. No statics elsewhere in src/py. */
+#ifndef UM_STATE_H
+#define UM_STATE_H
+
+#include "py/um_py.h"
+
+#include "core/um_context.h"
+#include "core/um_stream.h"
+
+/* Strings that the C code looks up or hands out often, interned once per module. */
+#define UM_NAMES(NAME) \
+    NAME(copy)         \
+    NAME(data)         \
+    NAME(descr)        \
+    NAME(device)       \
+    NAME(dtype)        \
+    NAME(home)         \
+    NAME(order)        \
+    NAME(shape)        \
+    NAME(stream)       \
+    NAME(strides)      \
+    NAME(typestr)      \
+    NAME(version)
+
+typedef struct um_names {
+#define UM_NAME_FIELD(name) PyObject *name;
+    UM_NAMES(UM_NAME_FIELD)
+#undef UM_NAME_FIELD
+} um_names;
+
+typedef struct um_state {
+    um_context *context; /* NULL until first use; guarded by the GIL */
+
+    PyTypeObject *ndarray_type;  /* umem.ndarray */
+    PyTypeObject *flags_type;    /* ndarray.flags */
+    PyTypeObject *exporter_type; /* ndarray.on(...) */
+    PyTypeObject *stream_type;   /* umem.Stream */
+    PyTypeObject *function_type; /* umem.add, … */
+
+    PyObject *cuda_error;             /* CudaError(RuntimeError) */
+    PyObject *out_of_memory_error;    /* OutOfMemoryError(MemoryError) */
+    PyObject *driver_not_found_error; /* DriverNotFoundError(RuntimeError) */
+
+    PyObject *current_stream; /* contextvars.ContextVar holding a Stream; unset: the legacy default stream */
+    PyObject *deferred;       /* contextvars.ContextVar holding True inside umem.deferred() */
+
+    um_names names;
+    PyObject *typestrs[NPY_NTYPES_LEGACY]; /* by type number: '<f8' and so on for native simple dtypes; NULL until used */
+
+    /* Python functions that the C code calls, set once by umem/__init__.py through _core._set_hooks(name=function). */
+    PyObject *hook_ufunc;     /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
+} um_state;
+
+extern PyModuleDef um_core_module;
+
+/* State of the module an object of one of our types belongs to, or of the module itself. */
+static inline um_state *um_state_of_module(PyObject *module) { return (um_state *)PyModule_GetState(module); }
+static inline um_state *um_state_of_type(PyTypeObject *type) { return (um_state *)PyType_GetModuleState(type); }
+static inline um_state *um_state_of(PyObject *self) { return um_state_of_type(Py_TYPE(self)); }
+
+/* The context, opened at first use from UMEM_BACKEND, UMEM_CUDA_LIBRARY and UMEM_ALLOC_CONF. Borrowed; NULL with an exception set. Raises
+ * RuntimeError in a forked child of a process that used a GPU. */
+um_context *um_state_context(um_state *state);
+/* um_alloc_conf.c: applies UMEM_ALLOC_CONF to a context that was just opened; -1 with ValueError set. */
+int um_apply_alloc_conf(um_state *state, um_context *context);
+
+/* --- um_errors.c -------------------------------------------------------------------------------------------------- */
+
+/* Sets the exception for a failed status. Always returns NULL. */
+PyObject *um_raise(um_state *state, const um_error *err);
+int um_errors_add(PyObject *module, um_state *state); /* creates the exception types; -1 on error */
+
+/* --- um_streams.c ------------------------------------------------------------------------------------------------- */
+
+/* The stream umem's work goes to for arrays of `device`: the one of the active umem.stream context, else the device's legacy
+ * default stream. A new reference to release with um_stream_unref; NULL with an exception set. CUDA backend only. */
+um_stream *um_current_stream(um_state *state, int device);
+/* Whether an umem.stream context with an explicit stream is active; *out is then a new reference. 0 no, 1 yes, -1 exception. */
+int um_explicit_stream(um_state *state, um_stream **out);
+/* 1 inside umem.deferred(), 0 outside, -1 with an exception set. */
+int um_is_deferred(um_state *state);
+int um_streams_add(PyObject *module, um_state *state);
+
+/* --- um_locations.c ------------------------------------------------------------------------------------------------ */
+
+/* Parses what is accepted where a location is: "cpu", "cuda", "cuda:1", "numa:0", a device number, torch.device, cuda.core Device/Host.
+ * `argument` names it in messages ("where"). "cuda" is the device given by `default_device`. None is allowed when `allow_none`, giving
+ * UM_LOCATION_NONE. -1 with ValueError (listing accepted forms and devices present) or TypeError set. Opens the context. */
+int um_parse_location(um_state *state, PyObject *object, const char *argument, int default_device, bool allow_none, um_location *out);
+/* Canonical string ("cpu", "cuda:0", "numa:1") or None; new reference. */
+PyObject *um_location_to_python(um_location where);
+/* `device=`: None (device 0), "cuda", "cuda:1", 1, …: an ordinal (0 on the host backend for any accepted GPU hint; "cpu" is a ValueError that
+ * says to use home="cpu" on the CUDA backend, and accepted on the host backend). -1 on error. */
+int um_parse_device(um_state *state, PyObject *object, int *out);
+
+/* --- parts of the module, each registering itself: 0, or -1 with an exception set --------------------------------------- */
+
+int um_ndarray_add(PyObject *module, um_state *state);   /* um_ndarray.c: the type, flags */
+int um_create_add(PyObject *module, um_state *state);    /* um_create.c: empty, zeros */
+int um_exporter_add(PyObject *module, um_state *state);  /* um_exporter.c: ndarray.on */
+int um_import_add(PyObject *module, um_state *state);    /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
+int um_functions_add(PyObject *module, um_state *state); /* um_functions.c: kernels */
+int um_placing_add(PyObject *module, um_state *state);   /* um_placing.c: batch prefetch, residency */
+int um_system_add(PyObject *module, um_state *state);    /* um_system.c: info, devices, limits, statistics, synchronize */
+
+#endif

@@ -1,0 +1,564 @@
+/* Core over the host backend and over the CUDA backend with the fake driver that UMEM_CUDA_LIBRARY names: blocks, limits, waiting,
+ * reading, residency. Work is put on streams with the backend's own fills, so that no kernel is needed. */
+#define _GNU_SOURCE 1
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/um_block.h"
+#include "core/um_coherence.h"
+#include "core/um_placement.h"
+#include "core/um_pool.h"
+#include "core/um_residency.h"
+#include "core/um_stream.h"
+#include "core/um_transfer.h"
+#include "kernels/um_kernel_image.h"
+#include "um_fake.h"
+#include "um_test.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+const um_kernel_image um_kernel_images[] = {{"none", NULL, 0}};
+const size_t um_kernel_image_count = 0;
+
+static um_context *ctx; /* of the running test */
+static const um_location nowhere = {UM_LOCATION_NONE, 0};
+static const um_location host = {UM_LOCATION_HOST, 0};
+static const um_location gpu0 = {UM_LOCATION_DEVICE, 0};
+
+static bool ok(um_status status, const um_error *err) {
+    if (status != UM_OK) printf("%s: %s\n", um_test_name, err->message);
+    return status == UM_OK;
+}
+
+static bool start(const char *backend) {
+    um_error err = {0};
+    um_config config = {backend, getenv("UMEM_CUDA_LIBRARY")};
+    ctx = NULL;
+    return ok(um_context_open(&config, &ctx, &err), &err);
+}
+
+static bool start_fake(int devices) {
+    FAKE(fakecu_shutdown)();
+    FAKE(fakecu_set_devices)(devices);
+    return start("cuda");
+}
+
+static void stop(void) {
+    um_context_unref(ctx);
+    ctx = NULL;
+}
+
+static void stop_fake(void) {
+    stop();
+    UM_CHECK(FAKE(fakecu_live)("all") == 0);
+    FAKE(fakecu_shutdown)();
+}
+
+static um_block *new_block(size_t size) {
+    um_error err = {0};
+    um_block *block = NULL;
+    UM_CHECK(ok(um_block_new(ctx, size, 0, nowhere, &block, &err), &err));
+    return block;
+}
+
+/* Queues a fill of the whole block on `stream`, as a kernel would be. Returns what the caller has to wait for. */
+static um_wait fill(um_block *block, um_stream *stream, unsigned char value, bool deferred) {
+    um_error err = {0};
+    um_wait wait = UM_WAIT_NONE;
+    um_access access = {.block = block, .size = um_block_size(block), .write = true, .dense = true};
+    um_backend *backend = um_context_backend(ctx);
+    UM_CHECK(ok(um_work_begin(stream, &access, 1, &err), &err));
+    UM_CHECK(ok(backend->ops->fill_bytes(backend, um_stream_device(stream), um_block_ptr(block), value, access.size, um_stream_get_handle(stream), &err),
+                &err));
+    UM_CHECK(ok(um_work_end(stream, &access, 1, deferred, &wait, &err), &err));
+    return wait;
+}
+
+static um_stream *get_stream(um_stream_handle handle) {
+    um_error err = {0};
+    um_stream *stream = NULL;
+    UM_CHECK(ok(um_stream_get(ctx, 0, handle, &stream, &err), &err));
+    return stream;
+}
+
+static um_stream_handle make_handle(void) {
+    um_error err = {0};
+    um_stream_handle handle = 0;
+    UM_CHECK(ok(um_context_backend(ctx)->ops->stream_create(um_context_backend(ctx), 0, &handle, &err), &err));
+    return handle;
+}
+
+static void drop_handle(um_stream_handle handle) {
+    um_error err = {0};
+    UM_CHECK(ok(um_context_backend(ctx)->ops->stream_destroy(um_context_backend(ctx), 0, handle, &err), &err));
+}
+
+static void wait_host(um_block *block) {
+    um_error err = {0};
+    um_wait wait;
+    UM_CHECK(ok(um_host_access(block, &wait, &err), &err));
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+}
+
+/* --- both backends --------------------------------------------------------------------------------------------------- */
+
+static void check_blocks(void) {
+    um_block *small = new_block(100), *large = new_block(3 * MIB + 5), *empty = new_block(0);
+    UM_REQUIRE(small && large && empty);
+    UM_CHECK(um_block_ptr(empty) != NULL);
+    UM_CHECK(um_block_find(ctx, um_block_ptr(large) + 3 * MIB, 5) == large);
+    UM_CHECK(um_block_find(ctx, um_block_ptr(large) + 3 * MIB, 6) == NULL);
+    UM_CHECK(um_block_find(ctx, um_block_ptr(large) - 1, 2) == NULL);
+    UM_CHECK(um_block_find(ctx, &ctx, 1) == NULL);
+    um_block_unref(large);
+    um_memory_stats stats;
+    um_pool_stats(ctx, UM_ALL_DEVICES, &stats);
+    UM_CHECK(stats.allocated_current == 100 + 3 * MIB + 5);
+    UM_CHECK(stats.blocks_current == 2);
+    const char *gone = um_block_ptr(large);
+    um_block_unref(large);
+    UM_CHECK(um_block_find(ctx, gone, 1) == NULL);
+    um_block_unref(small);
+    um_block_unref(empty);
+    um_pool_stats(ctx, UM_ALL_DEVICES, &stats);
+    UM_CHECK(stats.allocated_current == 0 && stats.reserved_current == 0 && stats.blocks_current == 0);
+    UM_CHECK(stats.allocated_total == stats.freed_total);
+    UM_CHECK(stats.allocated_peak == 100 + 3 * MIB + 5);
+}
+
+static void check_limit(void) {
+    um_error err = {0};
+    um_block *block = NULL;
+    um_pool_set_limit(ctx, UM_ALL_DEVICES, MIB);
+    um_block *half = new_block(MIB / 2);
+    UM_CHECK(um_block_new(ctx, MIB / 2 + 4096, 0, nowhere, &block, &err) == UM_ERR_OUT_OF_MEMORY);
+    UM_CHECK(block == NULL && err.limit == MIB && err.in_use == MIB / 2 && err.requested == MIB / 2 + 4096);
+    UM_CHECK_CONTAINS(err.message, "limit");
+    um_block *rest = new_block(MIB / 2);
+    um_block_unref(half);
+    um_block_unref(rest);
+    um_pool_set_limit(ctx, UM_ALL_DEVICES, SIZE_MAX);
+    UM_CHECK(um_block_new(ctx, SIZE_MAX, 0, nowhere, &block, &err) == UM_ERR_OUT_OF_MEMORY);
+    UM_CHECK(um_block_new(ctx, SIZE_MAX / 2 - 100, 0, nowhere, &block, &err) == UM_ERR_OUT_OF_MEMORY);
+    um_memory_stats stats;
+    um_pool_stats(ctx, UM_ALL_DEVICES, &stats);
+    UM_CHECK(stats.reserved_current == 0 && stats.out_of_memory == 1);
+}
+
+static unsigned next_random(unsigned *state) { return *state = *state * 1664525u + 1013904223u; }
+
+/* Reads random strided windows of a block and compares with a walk by hand over `truth`, a copy of its bytes. */
+static void check_reads(um_block *block, const char *truth) {
+    int64_t size = (int64_t)um_block_size(block);
+    unsigned seed = 7;
+    for (int round = 0; round < 300; round++) {
+        int ndim = (int)(next_random(&seed) >> 16) % 5;
+        size_t itemsize = (size_t)1 << (next_random(&seed) >> 16) % 5;
+        int64_t shape[4], strides[4], low = 0, high = 0;
+        size_t count = 1;
+        for (int axis = 0; axis < ndim; axis++) {
+            shape[axis] = (next_random(&seed) >> 16) % 7;
+            strides[axis] = (int64_t)((next_random(&seed) >> 16) % 40) * (int64_t)itemsize * ((next_random(&seed) >> 16) % 3 ? 1 : -1);
+            count *= (size_t)shape[axis];
+            int64_t reach = strides[axis] * (shape[axis] ? shape[axis] - 1 : 0);
+            if (reach < 0) low += reach;
+            else high += reach;
+        }
+        int64_t room = size - (int64_t)itemsize - (high - low);
+        if (room < 0) continue;
+        int64_t first = (int64_t)(next_random(&seed) % (unsigned)(room + 1)) - low;
+        char got[2401 * 16], want[2401 * 16];
+        UM_REQUIRE(count * itemsize <= sizeof got);
+        for (size_t i = 0; i < count; i++) {
+            size_t rest = i;
+            int64_t at = first;
+            for (int axis = ndim - 1; axis >= 0; axis--) {
+                at += (int64_t)(rest % (size_t)shape[axis]) * strides[axis];
+                rest /= (size_t)shape[axis];
+            }
+            memcpy(want + i * itemsize, truth + at, itemsize);
+        }
+        um_error err = {0};
+        memset(got, 0xEE, sizeof got);
+        UM_REQUIRE(ok(um_read(block, um_block_ptr(block) + first, ndim, shape, strides, itemsize, got, &err), &err));
+        UM_REQUIRE(memcmp(got, want, count * itemsize) == 0);
+    }
+}
+
+static void host_blocks(void) {
+    UM_REQUIRE(start("host"));
+    check_blocks();
+    check_limit();
+    stop();
+}
+
+static char *fill_with_noise(um_block *block) {
+    size_t size = um_block_size(block);
+    char *truth = malloc(size);
+    unsigned seed = 3;
+    for (size_t i = 0; i < size; i++) truth[i] = (char)(next_random(&seed) >> 24);
+    memcpy(um_block_ptr(block), truth, size);
+    return truth;
+}
+
+static void host_reads(void) {
+    UM_REQUIRE(start("host"));
+    um_block *block = new_block(64 * KIB);
+    char *truth = fill_with_noise(block);
+    check_reads(block, truth);
+    free(truth);
+    um_block_unref(block);
+    stop();
+}
+
+static int released;
+static void count_release(void *owner) { released += owner == &released; }
+
+static void host_wrapped(void) {
+    UM_REQUIRE(start("host"));
+    static char memory[64];
+    um_error err = {0};
+    um_block *block = NULL;
+    UM_REQUIRE(ok(um_block_wrap(ctx, memory, sizeof memory, 0, count_release, &released, &block, &err), &err));
+    UM_CHECK(um_block_find(ctx, memory + 63, 1) == block);
+    um_block_unref(block);
+    UM_CHECK(released == 0 && !um_block_is_owned(block));
+    UM_CHECK(um_set_home(block, host, &err) == UM_ERR_VALUE);
+    um_context *last = ctx;
+    ctx = NULL;
+    um_context_unref(last); /* the block keeps the context alive */
+    um_block_unref(block);
+    UM_CHECK(released == 1);
+}
+
+static void host_fork_keeps_a_copy(void) {
+    UM_REQUIRE(start("host"));
+    um_block *block = new_block(100);
+    um_block_ptr(block)[0] = 5;
+    pid_t child = fork();
+    if (child == 0) {
+        um_block *mine = new_block(100);
+        bool fine = um_block_ptr(block)[0] == 5 && mine != NULL;
+        um_block_unref(mine);
+        um_block_unref(block);
+        _exit(fine ? 0 : 1);
+    }
+    int result = -1;
+    UM_CHECK(waitpid(child, &result, 0) == child && WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    um_block_unref(block);
+    stop();
+}
+
+static void *churn(void *seed_value) {
+    unsigned seed = (unsigned)(uintptr_t)seed_value;
+    for (int i = 0; i < 2000; i++) {
+        um_block *block = new_block(next_random(&seed) >> 20);
+        um_block *found = um_block_size(block) ? um_block_find(ctx, um_block_ptr(block), um_block_size(block)) : um_block_ref(block);
+        if (found != block) return (void *)1;
+        um_block_unref(found);
+        um_block_unref(block);
+    }
+    return NULL;
+}
+
+static void host_threads(void) {
+    UM_REQUIRE(start("host"));
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++) UM_CHECK(pthread_create(&threads[i], NULL, churn, (void *)(i + 1)) == 0);
+    for (int i = 0; i < 4; i++) {
+        void *result = NULL;
+        UM_CHECK(pthread_join(threads[i], &result) == 0 && result == NULL);
+    }
+    um_memory_stats stats;
+    um_pool_stats(ctx, UM_ALL_DEVICES, &stats);
+    UM_CHECK(stats.reserved_current == 0);
+    stop();
+}
+
+/* --- the fake driver ---------------------------------------------------------------------------------------------------- */
+
+static void fake_blocks(void) {
+    UM_REQUIRE(start_fake(1));
+    check_blocks();
+    check_limit();
+    stop_fake();
+}
+
+static void fake_reads_move_nothing(void) {
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_block *block = new_block(64 * KIB);
+    char *truth = fill_with_noise(block);
+    check_reads(block, truth);
+    um_access whole = {.block = block, .size = um_block_size(block)};
+    UM_CHECK(ok(um_prefetch(ctx, &whole, 1, gpu0, NULL, &err), &err));
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    check_reads(block, truth);
+    unsigned char states[17];
+    UM_CHECK(um_residency_page_count(block, 0, 64 * KIB) == 16);
+    UM_CHECK(ok(um_residency_scan(block, 0, 64 * KIB, states, &err), &err));
+    for (int i = 0; i < 16; i++) UM_CHECK(states[i] == UM_PAGE_DEVICE);
+    free(truth);
+    um_block_unref(block);
+    /* one contiguous piece longer than the staging memory */
+    um_block *large = new_block(21 * MIB + 3);
+    truth = fill_with_noise(large);
+    whole = (um_access){.block = large, .size = um_block_size(large)};
+    UM_CHECK(ok(um_prefetch(ctx, &whole, 1, gpu0, NULL, &err), &err));
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    char *got = malloc(um_block_size(large));
+    int64_t shape = (int64_t)um_block_size(large), stride = 1;
+    UM_CHECK(ok(um_read(large, um_block_ptr(large), 1, &shape, &stride, 1, got, &err), &err));
+    UM_CHECK(memcmp(got, truth, um_block_size(large)) == 0);
+    free(got);
+    free(truth);
+    um_block_unref(large);
+    stop_fake();
+}
+
+static void fake_host_access_waits(void) { /* rule 2 */
+    UM_REQUIRE(start_fake(1));
+    um_block *block = new_block(4096);
+    um_wait wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
+    UM_CHECK(!wait.needed);
+    UM_CHECK(um_block_ptr(block)[0] != 7);
+    wait_host(block);
+    UM_CHECK(um_block_ptr(block)[0] == 7);
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void fake_views_make_work_complete(void) { /* rule 3 */
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_block *block = new_block(4096);
+    um_stream *legacy = get_stream(UM_STREAM_LEGACY);
+    um_host_view_add(block, false);
+    um_wait wait = fill(block, legacy, 1, false);
+    UM_CHECK(wait.needed);
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    UM_CHECK(um_block_ptr(block)[0] == 1);
+    wait = fill(block, legacy, 2, true); /* deferred */
+    UM_CHECK(!wait.needed);
+    um_host_view_remove(block, false);
+    wait = fill(block, legacy, 3, false);
+    UM_CHECK(!wait.needed);
+    um_host_view_forever(block, true);
+    wait = fill(block, legacy, 4, false);
+    UM_CHECK(wait.needed);
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    UM_CHECK(um_block_ptr(block)[4095] == 4);
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void fake_streams_are_ordered(void) {
+    UM_REQUIRE(start_fake(1));
+    um_block *block = new_block(4096);
+    um_stream_handle a = make_handle(), b = make_handle();
+    um_stream *first = get_stream(a), *second = get_stream(b);
+    UM_CHECK(first != second && get_stream(a) == first);
+    um_stream_unref(first);
+    um_wait wait = fill(block, first, 1, false);
+    wait = fill(block, second, 2, false); /* must run behind the first */
+    UM_CHECK(!wait.needed);
+    drop_handle(a); /* umem waits through its own events */
+    drop_handle(b);
+    wait_host(block);
+    UM_CHECK(um_block_ptr(block)[0] == 2);
+    um_stream_unref(first);
+    um_stream_unref(second);
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void fake_freed_memory_waits(void) { /* rule 5 */
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_block *block = new_block(MIB);
+    um_wait wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
+    UM_CHECK(!wait.needed);
+    um_block_unref(block);
+    UM_CHECK(FAKE(fakecu_live)("managed") == 1);
+    um_memory_stats stats;
+    um_pool_stats(ctx, UM_ALL_DEVICES, &stats);
+    UM_CHECK(stats.waiting_current == MIB && stats.allocated_current == 0 && stats.reserved_current == MIB);
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    UM_CHECK(FAKE(fakecu_live)("managed") == 0);
+
+    block = new_block(MIB);
+    UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
+    um_block_unref(block); /* the other library may still be at it */
+    um_block *other = new_block(MIB);
+    UM_CHECK(FAKE(fakecu_live)("managed") == 2);
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    UM_CHECK(FAKE(fakecu_live)("managed") == 1);
+    um_block_unref(other);
+    UM_CHECK(FAKE(fakecu_live)("managed") == 0);
+
+    um_pool_set_limit(ctx, UM_ALL_DEVICES, MIB); /* memory that waits is reclaimed before a request is refused */
+    block = new_block(MIB);
+    UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
+    um_block_unref(block);
+    other = new_block(MIB);
+    UM_CHECK(other != NULL);
+    um_block_unref(other);
+    stop_fake();
+}
+
+static void fake_exports(void) { /* rule 4, and the prefetch at the first hand-out */
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_wait wait;
+    um_block *block = new_block(4 * MIB);
+    memset(um_block_ptr(block), 1, 4 * MIB);
+    um_stream_handle handle = make_handle();
+    um_stream *side = get_stream(handle), *legacy = get_stream(UM_STREAM_LEGACY);
+    UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
+    UM_CHECK(!wait.needed);
+    UM_CHECK(FAKE(fakecu_calls)("mem_prefetch_location") == 1);
+    wait = fill(block, legacy, 2, false);
+    UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
+    UM_CHECK(!wait.needed); /* the consumer is ordered with the legacy stream */
+    wait = fill(block, side, 3, false);
+    UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
+    UM_CHECK(wait.needed);
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    wait = fill(block, side, 4, false);
+    unsigned long orders = FAKE(fakecu_calls)("stream_wait_event");
+    UM_CHECK(ok(um_device_export(block, legacy, &wait, &err), &err));
+    UM_CHECK(!wait.needed && FAKE(fakecu_calls)("stream_wait_event") == orders + 1);
+    UM_CHECK(FAKE(fakecu_calls)("mem_prefetch_location") == 1);
+    wait_host(block); /* waits for everything: the block is in other hands */
+    UM_CHECK(um_block_ptr(block)[0] == 4);
+    um_stream_unref(side);
+    drop_handle(handle);
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void fake_homes(void) {
+    UM_REQUIRE(start_fake(2));
+    um_error err = {0};
+    um_block *small = new_block(1000), *large = new_block(MIB), *homed = NULL;
+    UM_CHECK(um_set_home(small, host, &err) == UM_ERR_VALUE);
+    UM_CHECK_CONTAINS(err.message, "home=");
+    UM_CHECK(um_set_home(large, (um_location){UM_LOCATION_DEVICE, 2}, &err) == UM_ERR_VALUE);
+    UM_CHECK_CONTAINS(err.message, "cuda:1");
+    UM_CHECK(ok(um_set_home(large, host, &err), &err));
+    unsigned long advice = FAKE(fakecu_calls)("mem_advise_location");
+    UM_CHECK(ok(um_set_home(large, host, &err), &err));
+    UM_CHECK(FAKE(fakecu_calls)("mem_advise_location") == advice);
+    UM_CHECK(ok(um_block_new(ctx, 100, 1, host, &homed, &err), &err));
+    UM_CHECK(um_location_equal(um_block_home(homed), host) && um_block_device(homed) == 1);
+    UM_CHECK(ok(um_set_home(homed, gpu0, &err), &err)); /* it has pages of its own */
+    um_block_unref(small);
+    um_block_unref(large);
+    um_block_unref(homed);
+    stop_fake();
+}
+
+static void fake_residency(void) {
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    unsigned char states[64];
+    um_block *block = new_block(256 * KIB);
+    size_t pages = um_residency_page_count(block, 0, 256 * KIB);
+    UM_REQUIRE(pages == 64);
+    UM_CHECK(ok(um_residency_scan(block, 0, 256 * KIB, states, &err), &err));
+    UM_CHECK(states[0] == UM_PAGE_UNTOUCHED && states[63] == UM_PAGE_UNTOUCHED);
+    um_block_ptr(block)[0] = 1;
+    um_access half = {.block = block, .offset = 128 * KIB, .size = 128 * KIB};
+    UM_CHECK(ok(um_prefetch(ctx, &half, 1, gpu0, NULL, &err), &err));
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    UM_CHECK(ok(um_residency_scan(block, 0, 256 * KIB, states, &err), &err));
+    UM_CHECK(states[0] == UM_PAGE_HOST && states[20] == UM_PAGE_UNTOUCHED && states[32] == UM_PAGE_DEVICE && states[63] == UM_PAGE_DEVICE);
+    um_wait wait;
+    UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
+    UM_CHECK(ok(um_residency_scan(block, 0, 256 * KIB, states, &err), &err));
+    UM_CHECK(states[0] == UM_PAGE_HOST && states[20] == UM_PAGE_UNKNOWN && states[63] == UM_PAGE_DEVICE);
+    UM_CHECK(ok(um_discard(block, 0, 256 * KIB, NULL, &err), &err));
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void fake_zero(void) {
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    for (size_t size = 1000; size <= 4 * MIB; size *= 64) {
+        um_block *block = new_block(size);
+        UM_CHECK(ok(um_zero_new(block, &err), &err));
+        wait_host(block);
+        for (size_t i = 0; i < size; i++) UM_REQUIRE(um_block_ptr(block)[i] == 0);
+        um_block_unref(block);
+    }
+    stop_fake();
+}
+
+static void fake_fork_refuses(void) { /* rule 7 */
+    UM_REQUIRE(start_fake(1));
+    um_block *block = new_block(100);
+    um_wait wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
+    pid_t child = fork();
+    if (child == 0) {
+        um_error err = {0};
+        um_block *mine;
+        bool fine = um_host_access(block, &wait, &err) == UM_ERR_FORKED && um_block_new(ctx, 1, 0, nowhere, &mine, &err) == UM_ERR_FORKED;
+        um_block_unref(block); /* touches nothing of the parent's */
+        um_context_unref(ctx);
+        _exit(fine ? 0 : 1);
+    }
+    int result = -1;
+    UM_CHECK(waitpid(child, &result, 0) == child && WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    wait_host(block);
+    UM_CHECK(um_block_ptr(block)[0] == 7);
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void fake_without_concurrent_access(void) { /* rule 6 */
+    FAKE(fakecu_shutdown)();
+    FAKE(fakecu_set_concurrent)(0);
+    UM_REQUIRE(start("cuda"));
+    um_error err = {0};
+    um_block *block = new_block(4096);
+    um_wait access, wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, true);
+    UM_CHECK(wait.needed);
+    UM_CHECK(um_host_access(block, &access, &err) == UM_ERR_BUSY);
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    wait_host(block);
+    UM_CHECK(um_block_ptr(block)[0] == 7);
+    um_block_unref(block);
+    stop_fake();
+}
+
+int main(void) {
+    UM_RUN(host_blocks);
+    UM_RUN(host_reads);
+    UM_RUN(host_wrapped);
+    UM_RUN(host_fork_keeps_a_copy);
+    UM_RUN(host_threads);
+    if (!um_fake_open()) {
+        printf("UMEM_CUDA_LIBRARY does not name the fake driver\n");
+        return um_test_failures ? 1 : UM_TEST_SKIPPED;
+    }
+    UM_RUN(fake_blocks);
+    UM_RUN(fake_reads_move_nothing);
+    UM_RUN(fake_host_access_waits);
+    UM_RUN(fake_views_make_work_complete);
+    UM_RUN(fake_streams_are_ordered);
+    UM_RUN(fake_freed_memory_waits);
+    UM_RUN(fake_exports);
+    UM_RUN(fake_homes);
+    UM_RUN(fake_residency);
+    UM_RUN(fake_zero);
+    UM_RUN(fake_fork_refuses);
+    UM_RUN(fake_without_concurrent_access);
+    um_fake_close();
+    return um_test_result();
+}

@@ -1,0 +1,565 @@
+/* The kernels through their launchers, over the fake driver that UMEM_CUDA_LIBRARY names: random shapes, strides and types against plain
+ * loops, comparing every byte of the output's memory. Built with UM_TEST_IMAGES and the real images, it runs on a GPU too. */
+#define _GNU_SOURCE 1
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/um_kernel.h"
+#include "kernels/um_kernel_abi.h"
+#include "kernels/um_kernel_call.h"
+#include "kernels/um_kernel_image.h"
+#include "um_fake.h"
+#include "um_test.h"
+
+#ifndef UM_TEST_IMAGES
+static const unsigned char no_code[8];
+const um_kernel_image um_kernel_images[] = {{"none", no_code, sizeof no_code}};
+const size_t um_kernel_image_count = 1;
+#endif
+
+#define MAX_BYTES ((size_t)64 << 20) /* of one operand's memory */
+
+static um_context *ctx;
+static um_stream *stream;
+static uint64_t random_state = 88172645463325252u;
+static const size_t sizes[UM_DTYPE_COUNT] = {4, 8, 4, 8};
+
+static uint64_t random_bits(void) { /* xorshift64 */
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static int64_t random_below(int64_t n) {
+    return (int64_t)(random_bits() >> 1) % n;
+}
+
+static bool ok(um_status status, const um_error *err) {
+    if (status != UM_OK) {
+        printf("%s: %s\n", um_test_name, err->message);
+    }
+    return status == UM_OK;
+}
+
+/* --- operands ------------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct array {
+    um_operand operand; /* block NULL: an immediate */
+    int64_t strides[UM_MAX_NDIM];
+    size_t itemsize, size; /* bytes of an element, of the block */
+    char *memory;          /* the block's; its contents before the call are in `before` */
+    char *before;
+    size_t offset;         /* of the first element */
+} array;
+
+static void free_array(array *a) {
+    if (a->operand.block != NULL) {
+        um_block_unref(a->operand.block);
+    }
+    free(a->before);
+}
+
+static void put_number(char *to, um_dtype dtype, int64_t number) {
+    const float f32 = (float)number;
+    const double f64 = (double)number;
+    const int32_t i32 = (int32_t)number;
+    const void *from = dtype == UM_FLOAT32 ? (const void *)&f32 : dtype == UM_FLOAT64 ? (const void *)&f64
+                     : dtype == UM_INT32   ? (const void *)&i32 : (const void *)&number;
+    memcpy(to, from, sizes[dtype]);
+}
+
+/* Small numbers are odd: no quotient is NaN, whose bits differ between processors. */
+typedef enum contents { SMALL_NUMBERS, ANY_INTEGERS, BYTES } contents;
+
+/* How wild the layout is: as C, contiguous but perhaps shifted, anything. */
+static bool make_array(array *a, int ndim, const int64_t *shape, um_dtype dtype, size_t itemsize, contents what, bool input,
+                       size_t granularity) {
+    int order[UM_MAX_NDIM];
+    const bool plain = random_below(2) == 0;
+    int64_t below = 0;
+    int64_t step = (int64_t)itemsize;
+    memset(a, 0, sizeof *a);
+    a->itemsize = itemsize;
+    a->operand.dtype = dtype;
+    a->operand.strides = a->strides;
+    for (int d = 0; d < ndim; d++) {
+        order[d] = ndim - 1 - d;
+    }
+    for (int d = ndim - 1; d > 0 && !plain; d--) {
+        const int other = (int)random_below(d + 1), swap = order[d];
+        order[d] = order[other];
+        order[other] = swap;
+    }
+    for (int k = 0; k < ndim; k++) {
+        const int d = order[k];
+        if (!plain && random_below(5) == 0) {
+            step += (int64_t)granularity * random_below(3);
+        }
+        a->strides[d] = step;
+        step *= shape[d] > 0 ? shape[d] : 1;
+        if (!plain && random_below(6) == 0) {
+            a->strides[d] = -a->strides[d];
+            below += (shape[d] - 1) * a->strides[d];
+        }
+        if (input && random_below(plain ? 12 : 6) == 0) {
+            below -= a->strides[d] < 0 ? (shape[d] - 1) * a->strides[d] : 0;
+            a->strides[d] = 0;
+        }
+    }
+    a->offset = (size_t)-below + granularity * (size_t)(random_below(3) == 0 ? random_below(20) : 0);
+    a->size = a->offset + (size_t)step + granularity * 8;
+    if (a->size > MAX_BYTES) {
+        return false;
+    }
+    um_error err = {0};
+    if (!ok(um_block_new(ctx, a->size, 0, (um_location){UM_LOCATION_NONE, 0}, &a->operand.block, &err), &err)) {
+        return false;
+    }
+    a->memory = um_block_ptr(a->operand.block);
+    a->operand.data = a->memory + a->offset;
+    a->before = malloc(a->size);
+    for (size_t i = 0; i < a->size; i++) {
+        a->before[i] = (char)random_bits();
+    }
+    if (what != BYTES) { /* the same numbers at every phase that an element can have */
+        const size_t phase = a->offset % granularity;
+        for (size_t i = phase; i + sizes[dtype] <= a->size; i += sizes[dtype]) {
+            put_number(a->before + i, dtype, what == SMALL_NUMBERS ? random_below(16) * 2 - 15 : (int64_t)random_bits());
+        }
+    }
+    memcpy(a->memory, a->before, a->size);
+    return true;
+}
+
+static char *expected_at(const array *a, int ndim, const int64_t *index) {
+    char *at = a->before + a->offset;
+    for (int d = 0; d < ndim; d++) {
+        at += index[d] * a->strides[d];
+    }
+    return at;
+}
+
+/* Advances a C-order index; false after the last. */
+static bool next_index(int ndim, const int64_t *shape, int64_t *index) {
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (++index[d] < shape[d]) {
+            return true;
+        }
+        index[d] = 0;
+    }
+    return false;
+}
+
+static int64_t count_of(int ndim, const int64_t *shape) {
+    int64_t count = 1;
+    for (int d = 0; d < ndim; d++) {
+        count *= shape[d];
+    }
+    return count;
+}
+
+static int make_shape(int64_t *shape, int64_t most, int max_ndim) {
+    const int ndim = (int)random_below(max_ndim + 1);
+    int64_t count = 1;
+    for (int d = 0; d < ndim; d++) {
+        const int64_t kind = random_below(10);
+        shape[d] = kind == 0 ? 1 : kind < 7 ? random_below(12) + 1 : kind == 7 ? 64 : random_below(3000) + 1;
+        if (count * shape[d] > most) {
+            shape[d] = count * 2 <= most ? 2 : 1;
+        }
+        count *= shape[d];
+    }
+    if (ndim > 0 && random_below(40) == 0) {
+        shape[random_below(ndim)] = 0;
+    }
+    return ndim;
+}
+
+static void finish(um_wait *wait) {
+    um_error err = {0};
+    um_wait_drop(wait);
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+}
+
+/* Whether the output's memory is what its `before` has become. */
+static bool is_as_expected(const array *out) {
+    return memcmp(out->memory, out->before, out->size) == 0;
+}
+
+/* --- elementwise ------------------------------------------------------------------------------------------------------------------------ */
+
+#define UM_FMA(a, b, c) _Generic((a), float: fmaf, double: fma)(a, b, c)
+#define DEFINE_LOOP(name, token, T_, U_, expression)                                                  \
+    static void loop_##name##_##token(char *out, const char *const in[3]) {                           \
+        typedef T_ T;                                                                                 \
+        typedef U_ U;                                                                                 \
+        T a = 0, b = 0, c = 0;                                                                        \
+        memcpy(&a, in[0], sizeof a);                                                                  \
+        memcpy(&b, in[1], sizeof b);                                                                  \
+        memcpy(&c, in[2], sizeof c);                                                                  \
+        (void)sizeof(U), (void)b, (void)c;                                                            \
+        const T result = (T)(expression);                                                             \
+        memcpy(out, &result, sizeof result);                                                          \
+    }
+#define UM_OP(name, inputs, float_expr, int_expr, int_result) \
+    DEFINE_LOOP(name, f32, float, float, float_expr)          \
+    DEFINE_LOOP(name, f64, double, double, float_expr)        \
+    DEFINE_LOOP(name, i32, int32_t, uint32_t, int_expr)       \
+    DEFINE_LOOP(name, i64, int64_t, uint64_t, int_expr)
+#include "kernels/um_kernel_ops.h"
+#undef UM_OP
+
+typedef void (*loop)(char *out, const char *const in[3]);
+static const loop loops[UM_OP_COUNT][UM_DTYPE_COUNT] = {
+#define UM_OP(name, inputs, float_expr, int_expr, int_result) {loop_##name##_f32, loop_##name##_f64, loop_##name##_i32, loop_##name##_i64},
+#include "kernels/um_kernel_ops.h"
+#undef UM_OP
+};
+
+static void make_immediate(array *a) {
+    char number[8] = {0};
+    put_number(number, a->operand.dtype, random_below(8) * 2 - 7);
+    memcpy(&a->operand.value, number, 8);
+    um_block_unref(a->operand.block);
+    a->operand.block = NULL;
+}
+
+static void expect_elementwise(um_op op, um_dtype dtype, int ndim, const int64_t *shape, const array *in, array *out) {
+    static const char zeros[16];
+    int64_t index[UM_MAX_NDIM] = {0};
+    if (count_of(ndim, shape) == 0) {
+        return;
+    }
+    do {
+        const char *from[3] = {zeros, zeros, zeros};
+        for (int i = 0; i < um_op_input_count(op); i++) {
+            from[i] = in[i].operand.block == NULL ? (const char *)&in[i].operand.value : expected_at(&in[i], ndim, index);
+        }
+        loops[op][dtype](expected_at(out, ndim, index), from);
+    } while (next_index(ndim, shape, index));
+}
+
+static void check_elementwise(um_op op, um_dtype dtype, int64_t most, int max_ndim) {
+    int64_t shape[UM_MAX_NDIM];
+    const int ndim = make_shape(shape, most, max_ndim);
+    array in[3], out;
+    um_operand inputs[3];
+    const size_t size = sizes[dtype];
+    const int count = um_op_input_count(op);
+    const contents what = dtype == UM_INT32 || dtype == UM_INT64 ? ANY_INTEGERS : SMALL_NUMBERS;
+    UM_REQUIRE(make_array(&out, ndim, shape, dtype, size, what, false, size));
+    for (int i = 0; i < count; i++) {
+        UM_REQUIRE(make_array(&in[i], ndim, shape, dtype, size, what, true, size));
+        if (random_below(6) == 0) {
+            make_immediate(&in[i]);
+        } else if (random_below(8) == 0) { /* in place */
+            free_array(&in[i]);
+            in[i] = out;
+            in[i].before = malloc(out.size);
+            memcpy(in[i].before, out.before, out.size);
+            (void)um_block_ref(out.operand.block);
+        }
+        in[i].operand.strides = in[i].strides;
+        inputs[i] = in[i].operand;
+    }
+    out.operand.strides = out.strides;
+    expect_elementwise(op, dtype, ndim, shape, in, &out);
+    um_wait wait;
+    um_error err = {0};
+    UM_CHECK(ok(um_kernel_elementwise(ctx, stream, op, ndim, shape, inputs, &out.operand, false, &wait, &err), &err));
+    finish(&wait);
+    if (!is_as_expected(&out)) {
+        printf("%s of type %d, %d dimensions\n", um_op_name(op), (int)dtype, ndim);
+        UM_CHECK(false);
+    }
+    for (int i = 0; i < count; i++) {
+        free_array(&in[i]);
+    }
+    free_array(&out);
+}
+
+static void test_elementwise(void) {
+    for (int round = 0; round < 60; round++) {
+        for (int op = 0; op < UM_OP_COUNT; op++) {
+            for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
+                um_dtype result;
+                if (um_op_has_loop((um_op)op, (um_dtype)dtype, &result)) {
+                    check_elementwise((um_op)op, (um_dtype)dtype, 5000, round < 50 ? 5 : 12);
+                }
+            }
+        }
+    }
+}
+
+/* --- casts, copies, fills ------------------------------------------------------------------------------------------------------------------ */
+
+static void cast_one(um_dtype from, um_dtype to, const char *in, char *out) {
+#define DTYPE_f32 UM_FLOAT32
+#define DTYPE_f64 UM_FLOAT64
+#define DTYPE_i32 UM_INT32
+#define DTYPE_i64 UM_INT64
+#define CAST(f, f_type, t, t_type)                      \
+    if (from == DTYPE_##f && to == DTYPE_##t) {         \
+        f_type x;                                       \
+        memcpy(&x, in, sizeof x);                       \
+        const t_type y = um_cast_##f##_to_##t(x);       \
+        memcpy(out, &y, sizeof y);                      \
+        return;                                         \
+    }
+    UM_FOR_EACH_CAST(CAST)
+    memcpy(out, in, sizes[to]);
+}
+
+static void check_cast(um_dtype from, um_dtype to) {
+    int64_t shape[UM_MAX_NDIM], index[UM_MAX_NDIM] = {0};
+    const int ndim = make_shape(shape, 5000, 6);
+    array in, out;
+    const contents what = from == UM_INT32 || from == UM_INT64 ? ANY_INTEGERS : SMALL_NUMBERS;
+    UM_REQUIRE(make_array(&out, ndim, shape, to, sizes[to], BYTES, false, sizes[to]));
+    UM_REQUIRE(make_array(&in, ndim, shape, from, sizes[from], what, true, sizes[from]));
+    if (random_below(8) == 0) {
+        make_immediate(&in);
+    }
+    if (count_of(ndim, shape) > 0) {
+        do {
+            cast_one(from, to, in.operand.block == NULL ? (const char *)&in.operand.value : expected_at(&in, ndim, index),
+                     expected_at(&out, ndim, index));
+        } while (next_index(ndim, shape, index));
+    }
+    um_wait wait;
+    um_error err = {0};
+    in.operand.strides = in.strides;
+    out.operand.strides = out.strides;
+    UM_CHECK(ok(um_kernel_cast(ctx, stream, ndim, shape, &in.operand, &out.operand, false, &wait, &err), &err));
+    finish(&wait);
+    UM_CHECK(is_as_expected(&out));
+    free_array(&in);
+    free_array(&out);
+}
+
+static void test_cast(void) {
+    for (int round = 0; round < 40; round++) {
+        for (int pair = 0; pair < UM_DTYPE_COUNT * UM_DTYPE_COUNT; pair++) {
+            check_cast((um_dtype)(pair / UM_DTYPE_COUNT), (um_dtype)(pair % UM_DTYPE_COUNT));
+        }
+    }
+}
+
+/* Copies (item NULL) and fills of elements at any address. */
+static void check_move(size_t itemsize, const char *item) {
+    int64_t shape[UM_MAX_NDIM], index[UM_MAX_NDIM] = {0};
+    const int ndim = make_shape(shape, 5000, 6);
+    array in, out;
+    const size_t granularity = random_below(3) == 0 ? (size_t)1 << random_below(5) : itemsize;
+    UM_REQUIRE(make_array(&out, ndim, shape, UM_FLOAT32, itemsize, BYTES, false, granularity));
+    UM_REQUIRE(make_array(&in, ndim, shape, UM_FLOAT32, itemsize, BYTES, true, granularity));
+    in.operand.strides = in.strides;
+    out.operand.strides = out.strides;
+    if (count_of(ndim, shape) > 0) {
+        do {
+            memcpy(expected_at(&out, ndim, index), item != NULL ? item : expected_at(&in, ndim, index), itemsize);
+        } while (next_index(ndim, shape, index));
+    }
+    um_wait wait;
+    um_error err = {0};
+    const um_status status =
+        item != NULL ? um_kernel_fill(ctx, stream, ndim, shape, itemsize, item, &out.operand, false, &wait, &err)
+                     : um_kernel_copy(ctx, stream, ndim, shape, itemsize, &in.operand, &out.operand, false, &wait, &err);
+    UM_CHECK(ok(status, &err));
+    finish(&wait);
+    UM_CHECK(is_as_expected(&out));
+    free_array(&in);
+    free_array(&out);
+}
+
+static void test_copy_and_fill(void) {
+    static const char item[16] = "0123456789abcdef";
+    for (int round = 0; round < 150; round++) {
+        for (size_t itemsize = 1; itemsize <= 16; itemsize *= 2) {
+            check_move(itemsize, NULL);
+            check_move(itemsize, item);
+        }
+    }
+}
+
+/* --- sums ---------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Values are small integers, so that every order of additions gives the same float. */
+static void expect_sum(um_dtype dtype, int ndim, const int64_t *shape, const int64_t *out_shape, const array *in, array *out) {
+    int64_t index[UM_MAX_NDIM] = {0};
+    const um_dtype result = out->operand.dtype;
+    if (count_of(ndim, out_shape) == 0) {
+        return;
+    }
+    do {
+        put_number(expected_at(out, ndim, index), result, 0);
+    } while (next_index(ndim, out_shape, index));
+    if (count_of(ndim, shape) == 0) {
+        return;
+    }
+    do {
+        char *at = expected_at(out, ndim, index); /* strides of reduced axes are 0 */
+        char term[8], total[8];
+        cast_one(dtype, result, expected_at(in, ndim, index), term);
+        memcpy(total, at, sizes[result]);
+        loops[UM_OP_add][result](at, (const char *const[3]){total, term, term});
+    } while (next_index(ndim, shape, index));
+}
+
+static void check_sum_of(um_dtype dtype, int ndim, const int64_t *shape, const bool *reduced) {
+    int64_t out_shape[UM_MAX_NDIM];
+    array in, out;
+    const um_dtype result = dtype == UM_INT32 ? UM_INT64 : dtype;
+    const contents what = dtype == UM_INT32 || dtype == UM_INT64 ? ANY_INTEGERS : SMALL_NUMBERS;
+    for (int d = 0; d < ndim; d++) {
+        out_shape[d] = reduced[d] ? 1 : shape[d];
+    }
+    UM_REQUIRE(make_array(&in, ndim, shape, dtype, sizes[dtype], what, true, sizes[dtype]));
+    UM_REQUIRE(make_array(&out, ndim, out_shape, result, sizes[result], BYTES, false, sizes[result]));
+    for (int d = 0; d < ndim; d++) {
+        out.strides[d] = reduced[d] ? 0 : out.strides[d];
+    }
+    expect_sum(dtype, ndim, shape, out_shape, &in, &out);
+    for (int d = 0; d < ndim; d++) {
+        out.strides[d] = reduced[d] ? 12345 : out.strides[d]; /* to be ignored */
+    }
+    um_wait wait;
+    um_error err = {0};
+    in.operand.strides = in.strides;
+    out.operand.strides = out.strides;
+    UM_CHECK(ok(um_kernel_sum(ctx, stream, ndim, shape, reduced, &in.operand, &out.operand, false, &wait, &err), &err));
+    finish(&wait);
+    if (!is_as_expected(&out)) {
+        printf("sum of type %d, shape and axes:", (int)dtype);
+        for (int d = 0; d < ndim; d++) {
+            printf(" %lld%s", (long long)shape[d], reduced[d] ? "-" : "");
+        }
+        printf("\n");
+        UM_CHECK(false);
+    }
+    free_array(&in);
+    free_array(&out);
+}
+
+static void test_sum(void) {
+    for (int round = 0; round < 400; round++) {
+        for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
+            int64_t shape[UM_MAX_NDIM];
+            bool reduced[UM_MAX_NDIM];
+            const int ndim = make_shape(shape, round % 20 == 0 ? 200000 : 5000, round < 350 ? 4 : 13);
+            for (int d = 0; d < ndim; d++) {
+                reduced[d] = random_below(2) == 0;
+            }
+            check_sum_of((um_dtype)dtype, ndim, shape, reduced);
+        }
+    }
+}
+
+/* Long enough for partial sums, in each way of reading. */
+static void test_sum_of_many(void) {
+    static const int64_t shapes[][2] = {{1, 300007}, {3, 100000}, {100000, 3}, {5000, 64}, {64, 5000}, {100001, 4}, {2, 131072}};
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
+            for (int axes = 0; axes < 4; axes++) {
+                check_sum_of((um_dtype)dtype, 2, shapes[k], (const bool[2]){(axes & 1) != 0, (axes & 2) != 0});
+            }
+        }
+    }
+}
+
+/* Values near 1 and a few large ones that cancel: a plain float32 sum would be off by thousands. */
+static void test_sum_is_accurate(void) {
+    const int64_t count = 1 << 20, stride = 4;
+    um_error err = {0};
+    um_block *in_block, *out_block;
+    UM_REQUIRE(ok(um_block_new(ctx, (size_t)count * 4, 0, (um_location){UM_LOCATION_NONE, 0}, &in_block, &err), &err));
+    UM_REQUIRE(ok(um_block_new(ctx, 4, 0, (um_location){UM_LOCATION_NONE, 0}, &out_block, &err), &err));
+    float *x = (float *)(void *)um_block_ptr(in_block);
+    double exact = 0;
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (float)(random_bits() >> 40) * 0x1p-24f;
+        exact += (double)x[i];
+    }
+    const um_operand in = {.block = in_block, .data = um_block_ptr(in_block), .dtype = UM_FLOAT32, .strides = &stride};
+    const um_operand out = {.block = out_block, .data = um_block_ptr(out_block), .dtype = UM_FLOAT32, .strides = &stride};
+    um_wait wait;
+    UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    finish(&wait);
+    const float sum = *(const float *)(const void *)um_block_ptr(out_block);
+    UM_CHECK(fabs((double)sum - exact) <= exact * 0x1p-23);
+    x[12345] = INFINITY;
+    UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    finish(&wait);
+    UM_CHECK(*(const float *)(const void *)um_block_ptr(out_block) == INFINITY);
+    um_block_unref(in_block);
+    um_block_unref(out_block);
+}
+
+/* --- misuse, tables ----------------------------------------------------------------------------------------------------------------------------- */
+
+static void test_refusals(void) {
+    const int64_t shape = 5, stride = 8;
+    um_error err = {0};
+    um_block *block;
+    UM_REQUIRE(ok(um_block_new(ctx, 64, 0, (um_location){UM_LOCATION_NONE, 0}, &block, &err), &err));
+    const um_operand good = {.block = block, .data = um_block_ptr(block), .dtype = UM_FLOAT64, .strides = &stride};
+    um_operand odd = good, integers[2] = {good, good};
+    odd.data += 4;
+    um_wait wait;
+    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(!wait.needed);
+    integers[0].dtype = integers[1].dtype = UM_INT64;
+    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_true_divide, 1, &shape, integers, &good, false, &wait, &err) == UM_ERR_TYPE);
+    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, integers, &good, false, &wait, &err) == UM_ERR_TYPE);
+    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 3, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
+    um_block_unref(block);
+}
+
+static void test_tables(void) {
+    um_op op;
+    um_dtype result;
+    UM_CHECK(um_op_find("true_divide", &op) && op == UM_OP_true_divide && !um_op_find("nothing", &op));
+    UM_CHECK(um_op_has_loop(UM_OP_true_divide, UM_FLOAT32, &result) && result == UM_FLOAT32);
+    UM_CHECK(!um_op_has_loop(UM_OP_true_divide, UM_INT32, &result));
+    UM_CHECK(um_op_input_count(UM_OP_axpy) == 3 && strcmp(um_op_name(UM_OP_axpy), "axpy") == 0);
+    um_backend *backend = um_context_backend(ctx);
+    for (int slot = 0; slot < UM_SLOT_COUNT; slot++) { /* every launchable kernel exists */
+        um_kernel_handle kernel = 0;
+        um_error err = {0};
+        if (um_kernel_name(slot) != NULL) {
+            UM_CHECK(ok(backend->ops->kernel_get(backend, um_kernel_name(slot), &kernel, &err), &err));
+        }
+    }
+}
+
+int main(void) {
+    const bool fake = um_fake_open();
+#ifndef UM_TEST_IMAGES
+    if (!fake) {
+        printf("UMEM_CUDA_LIBRARY does not name the fake driver\n");
+        return UM_TEST_SKIPPED;
+    }
+#endif
+    um_error err = {0};
+    const um_config config = {"cuda", getenv("UMEM_CUDA_LIBRARY")};
+    if (!ok(um_context_open(&config, &ctx, &err), &err) || !ok(um_stream_get(ctx, 0, UM_STREAM_LEGACY, &stream, &err), &err)) {
+        return 1;
+    }
+    UM_RUN(test_tables);
+    UM_RUN(test_elementwise);
+    UM_RUN(test_cast);
+    UM_RUN(test_copy_and_fill);
+    UM_RUN(test_sum);
+    UM_RUN(test_sum_of_many);
+    UM_RUN(test_sum_is_accurate);
+    UM_RUN(test_refusals);
+    um_stream_unref(stream);
+    um_context_unref(ctx);
+    if (fake) {
+        UM_CHECK(FAKE(fakecu_live)("all") == 0);
+    }
+    um_fake_close();
+    return um_test_result();
+}

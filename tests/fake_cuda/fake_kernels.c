@@ -1,0 +1,394 @@
+/* Host implementations of the kernels, under the names and with the parameters of the CUDA ones.
+ *
+ * They follow the parameters (units, divisors, strides, splits) literally, so that a wrong plan gives a wrong result, and abort where a
+ * GPU would fault or leave work out: misaligned accesses, lengths that do not match, a grid without some of the splits.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake_cuda.h"
+#include "kernels/um_kernel_abi.h"
+
+static _Noreturn void fail(const char *what) {
+    fprintf(stderr, "fake CUDA driver: kernel: %s\n", what);
+    abort();
+}
+
+static void require(bool condition, const char *what) {
+    if (!condition) {
+        fail(what);
+    }
+}
+
+static void require_aligned(const char *ptr, size_t size) {
+    require(((uintptr_t)ptr & (size - 1)) == 0, "misaligned address");
+}
+
+/* Bytes that an operand touches, relative to its data. */
+typedef struct extent {
+    int64_t low, high;
+} extent;
+
+static void extend(extent *range, uint64_t length, int64_t stride) {
+    const int64_t reach = (int64_t)(length - 1) * stride;
+    *(reach < 0 ? &range->low : &range->high) += reach;
+}
+
+/* Touches the operand and returns its address for the "GPU". */
+static char *use_operand(const char *data, extent range, bool write) {
+    const char *low = data + range.low;
+    fakecu_touch(low, (size_t)(range.high - range.low), write);
+    return (char *)fakecu_translate(low) - range.low;
+}
+
+/* --- elementwise -------------------------------------------------------------------------------------------------------------- */
+
+/* Three inputs always; those an operation lacks are zero. */
+typedef void (*apply_function)(void *out, const void *a, const void *b, const void *c);
+
+typedef struct elementwise {
+    int inputs;
+    size_t in_size, out_size; /* bytes */
+    uint32_t lanes;           /* elements of a unit */
+    apply_function apply;
+    bool scalars; /* the kernel handles scalar operands */
+} elementwise;
+
+static const unsigned char zeros[16];
+
+static uint32_t stride_magnitude(uint32_t stride) {
+    return stride >= 0x80000000 ? 0 - stride : stride;
+}
+
+static char *use_elementwise(const um_elementwise_params *p, const elementwise *kernel, int slot) {
+    const size_t size = slot == UM_KERNEL_OUT ? kernel->out_size : kernel->in_size;
+    const bool scalar = kernel->lanes > 1 && (p->scalars >> slot & 1);
+    const size_t unit = scalar ? size : size * kernel->lanes;
+    const size_t alignment = unit < UM_VECTOR_BYTES ? unit : UM_VECTOR_BYTES;
+    /* Strides are modulo 2^32: what lies below the first element is `start`, the rest above. */
+    uint64_t reach = 0;
+    require(!scalar || kernel->scalars, "scalar operand");
+    require_aligned(p->low[slot] + p->start[slot], alignment);
+    for (uint32_t d = 0; d < p->ndim; d++) {
+        const uint32_t stride = p->strides[d][slot];
+        const uint64_t length = p->shape[d].value;
+        reach += length == 1 ? 0 : (length - 1) * stride_magnitude(stride);
+        if (length > 1) {
+            require_aligned((const char *)(uintptr_t)stride, alignment);
+        }
+    }
+    require(reach <= UM_KERNEL_MAX_REACH, "offsets exceed 32 bits");
+    return use_operand(p->low[slot], (extent){0, (int64_t)(reach + unit + (scalar ? 0 : p->tail * size))}, slot == UM_KERNEL_OUT);
+}
+
+static void locate_unit(const um_elementwise_params *p, uint32_t unit, uint32_t offsets[UM_KERNEL_OPERANDS]) {
+    memcpy(offsets, p->start, sizeof p->start);
+    for (uint32_t d = 0; d < p->ndim; d++) {
+        uint32_t index = unit;
+        if (d + 1 < p->ndim) {
+            unit = um_divide(unit, p->shape[d]);
+            index -= unit * p->shape[d].value;
+        }
+        for (int i = 0; i < UM_KERNEL_OPERANDS; i++) {
+            offsets[i] += index * p->strides[d][i];
+        }
+    }
+}
+
+static void run_elementwise(const um_elementwise_params *p, const elementwise *kernel) {
+    char *data[UM_KERNEL_OPERANDS] = {NULL};
+    uint64_t units = 1;
+    require(p->ndim >= 1 && p->ndim <= UM_KERNEL_NDIM && p->units <= UM_KERNEL_MAX_UNITS, "bad shape");
+    for (uint32_t d = 0; d < p->ndim; d++) {
+        units *= p->shape[d].value;
+    }
+    require(units == p->units && (p->tail == 0 || (p->ndim == 1 && p->tail < kernel->lanes)), "bad number of units");
+    for (int i = 0; i < kernel->inputs; i++) {
+        data[i] = p->immediates >> i & 1 ? NULL : use_elementwise(p, kernel, i);
+    }
+    data[UM_KERNEL_OUT] = use_elementwise(p, kernel, UM_KERNEL_OUT);
+
+    for (uint32_t unit = 0; unit < p->units + (p->tail > 0 ? 1 : 0); unit++) {
+        uint32_t offsets[UM_KERNEL_OPERANDS];
+        locate_unit(p, unit, offsets);
+        const uint32_t lanes = unit < p->units ? kernel->lanes : p->tail;
+        for (uint32_t lane = 0; lane < lanes; lane++) {
+            const void *in[3] = {zeros, zeros, zeros};
+            for (int i = 0; i < kernel->inputs; i++) {
+                const uint32_t step = kernel->lanes > 1 && (p->scalars >> i & 1) ? 0 : lane;
+                in[i] = p->immediates >> i & 1 ? (const char *)p->values[i] : data[i] + offsets[i] + step * kernel->in_size;
+            }
+            kernel->apply(data[UM_KERNEL_OUT] + offsets[UM_KERNEL_OUT] + lane * kernel->out_size, in[0], in[1], in[2]);
+        }
+    }
+}
+
+/* Defines the two kernels of an operation, run_<kernel>_elem and _vec, around apply_<kernel>. */
+#define DEFINE_ELEMENTWISE(kernel_, inputs_, in_bytes, out_bytes, lanes_, scalars_)                          \
+    static void run_##kernel_##_elem(const unsigned grid[3], unsigned block, void **params) {                \
+        (void)grid;                                                                                          \
+        require(block == UM_KERNEL_BLOCK, "block size");                                                     \
+        run_elementwise(params[0], &(const elementwise){inputs_, in_bytes, out_bytes, 1, apply_##kernel_, scalars_});      \
+    }                                                                                                        \
+    static void run_##kernel_##_vec(const unsigned grid[3], unsigned block, void **params) {                 \
+        (void)grid;                                                                                          \
+        require(block == UM_KERNEL_BLOCK, "block size");                                                     \
+        run_elementwise(params[0], &(const elementwise){inputs_, in_bytes, out_bytes, lanes_, apply_##kernel_, scalars_}); \
+    }
+
+#define UM_FMA(a, b, c) _Generic((a), float: fmaf, double: fma)(a, b, c)
+
+#define DEFINE_LOOP(name, token, inputs, T_, U_, expression)                                                 \
+    static void apply_##name##_##token(void *out, const void *in_a, const void *in_b, const void *in_c) {    \
+        typedef T_ T;                                                                                        \
+        typedef U_ U;                                                                                        \
+        T a, b, c;                                                                                           \
+        memcpy(&a, in_a, sizeof a);                                                                          \
+        memcpy(&b, in_b, sizeof b);                                                                          \
+        memcpy(&c, in_c, sizeof c);                                                                          \
+        (void)sizeof(U), (void)b, (void)c;                                                                   \
+        const T result = (T)(expression);                                                                    \
+        memcpy(out, &result, sizeof result);                                                                 \
+    }                                                                                                        \
+    DEFINE_ELEMENTWISE(name##_##token, inputs, sizeof(T_), sizeof(T_), UM_VECTOR_BYTES / sizeof(T_), true)
+#define INTEGER_LOOPS_SAME(name, inputs, int_expr)                   \
+    DEFINE_LOOP(name, i32, inputs, int32_t, uint32_t, int_expr)      \
+    DEFINE_LOOP(name, i64, inputs, int64_t, uint64_t, int_expr)
+#define INTEGER_LOOPS_NONE(name, inputs, int_expr)
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)        \
+    DEFINE_LOOP(name, f32, inputs, float, float, float_expr)         \
+    DEFINE_LOOP(name, f64, inputs, double, double, float_expr)       \
+    INTEGER_LOOPS_##int_result(name, inputs, int_expr)
+#include "kernels/um_kernel_ops.h"
+#undef UM_OP
+
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define DEFINE_CAST(from, from_type, to, to_type)                                                             \
+    static void apply_cast_##from##_##to(void *out, const void *in, const void *b, const void *c) {           \
+        from_type x;                                                                                          \
+        (void)b, (void)c;                                                                                     \
+        memcpy(&x, in, sizeof x);                                                                             \
+        const to_type result = um_cast_##from##_to_##to(x);                                                   \
+        memcpy(out, &result, sizeof result);                                                                  \
+    }                                                                                                         \
+    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(from_type), sizeof(to_type),                             \
+                       UM_VECTOR_BYTES / LARGER(sizeof(from_type), sizeof(to_type)), true)
+UM_FOR_EACH_CAST(DEFINE_CAST)
+
+#define DEFINE_COPY(size)                                                                            \
+    static void apply_copy_##size(void *out, const void *in, const void *b, const void *c) {         \
+        (void)b, (void)c;                                                                            \
+        memmove(out, in, size);                                                                      \
+    }                                                                                                \
+    DEFINE_ELEMENTWISE(copy_##size, 1, size, size, UM_VECTOR_BYTES / size, false)
+UM_FOR_EACH_COPY(DEFINE_COPY)
+
+/* --- sums ----------------------------------------------------------------------------------------------------------------------- */
+
+typedef union number {
+    long double real; /* at least as wide as what the kernels add in */
+    uint64_t integer;
+} number;
+
+typedef struct sum {
+    size_t size;     /* bytes of an element */
+    uint32_t along;  /* elements of a reduction unit */
+    uint32_t across; /* outputs of an output unit */
+    void (*add)(number *total, const char *element);
+    void (*store)(char *out, const number *total, uint32_t how);
+} sum;
+
+static uint64_t reduced_length(const um_sum_params *p, uint32_t d) {
+    return p->wide ? (uint64_t)p->reduced[d].magic << 32 | p->reduced[d].value : p->reduced[d].value;
+}
+
+static const char *use_sum_input(const um_sum_params *p, const sum *kernel) {
+    const size_t unit = kernel->size * kernel->along * kernel->across;
+    extent range = {0, (int64_t)(unit + p->tail * kernel->size)};
+    uint64_t units = 1, outputs = 1;
+    require_aligned(p->in, unit);
+    for (uint32_t d = 0; d < p->kept_ndim; d++) {
+        extend(&range, p->kept[d].value, p->kept_in[d]);
+        outputs *= p->kept[d].value;
+        if (p->kept[d].value > 1) {
+            require_aligned((const char *)(uintptr_t)p->kept_in[d], unit);
+        }
+    }
+    for (uint32_t d = 0; d < p->reduced_ndim; d++) {
+        extend(&range, reduced_length(p, d), p->reduced_in[d]);
+        units *= reduced_length(p, d);
+        if (reduced_length(p, d) > 1) {
+            require_aligned((const char *)(uintptr_t)p->reduced_in[d], unit);
+        }
+    }
+    require(units == p->units && outputs == p->outputs, "lengths do not match their product");
+    require(p->tail == 0 || (kernel->along > p->tail && p->reduced_ndim == 1), "bad tail");
+    return use_operand(p->in, range, false);
+}
+
+static char *use_sum_output(const um_sum_params *p, const sum *kernel, size_t size) {
+    extent range = {0, (int64_t)size};
+    if (p->splits > 1) {
+        range.high = (int64_t)p->outputs * kernel->across * p->splits * 8;
+        size = 8;
+    } else {
+        extend(&range, kernel->across, p->out_step);
+        for (uint32_t d = 0; d < p->kept_ndim; d++) {
+            extend(&range, p->kept[d].value, p->kept_out[d]);
+        }
+    }
+    require_aligned(p->out, size);
+    return use_operand(p->out, range, true);
+}
+
+static int64_t locate_reduced(const um_sum_params *p, uint64_t unit) {
+    int64_t offset = 0;
+    for (uint32_t d = 0; d < p->reduced_ndim; d++) {
+        uint64_t index = unit;
+        if (d + 1 < p->reduced_ndim) {
+            const uint64_t length = reduced_length(p, d);
+            unit = p->wide ? unit / length : um_divide((uint32_t)unit, p->reduced[d]);
+            index -= unit * length;
+        }
+        offset += (int64_t)index * p->reduced_in[d];
+    }
+    return offset;
+}
+
+/* One output unit, one split. */
+static void run_sum_split(const um_sum_params *p, const sum *kernel, const char *in, char *out, uint32_t output, uint32_t split) {
+    int64_t in_offset = 0, out_offset = 0;
+    uint32_t rest = output;
+    for (uint32_t d = 0; d < p->kept_ndim; d++) {
+        uint32_t index = rest;
+        if (d + 1 < p->kept_ndim) {
+            rest = um_divide(rest, p->kept[d]);
+            index -= rest * p->kept[d].value;
+        }
+        in_offset += index * p->kept_in[d];
+        out_offset += index * p->kept_out[d];
+    }
+    const uint64_t begin = split * p->chunk;
+    const uint64_t end = begin + p->chunk < p->units ? begin + p->chunk : p->units;
+    for (uint32_t a = 0; a < kernel->across; a++) {
+        number total;
+        memset(&total, 0, sizeof total);
+        for (uint64_t unit = begin; unit < end; unit++) {
+            const char *from = in + in_offset + locate_reduced(p, unit) + a * kernel->size;
+            for (uint32_t lane = 0; lane < kernel->along; lane++) {
+                kernel->add(&total, from + lane * kernel->size);
+            }
+        }
+        if (split + 1 == p->splits) {
+            const char *from = in + in_offset + (int64_t)p->units * p->reduced_in[0];
+            for (uint32_t lane = 0; lane < p->tail; lane++) {
+                kernel->add(&total, from + lane * kernel->size);
+            }
+        }
+        char *to = out + out_offset + a * p->out_step;
+        if (p->splits > 1) {
+            to = out + (((uint64_t)output * kernel->across + a) * p->splits + split) * 8;
+        }
+        kernel->store(to, &total, p->store);
+    }
+}
+
+static void run_sum(const unsigned grid[3], unsigned block, const um_sum_params *p, const sum *kernel, size_t result_size) {
+    require(block == UM_KERNEL_BLOCK, "block size");
+    require(grid[0] > 0 && grid[1] == p->splits, "the grid misses splits");
+    require(UM_KERNEL_BLOCK >> p->x_shift > 0 && p->chunk * p->splits >= p->units, "the splits miss units");
+    require(p->store == UM_SUM_PARTIAL ? p->splits > 1 : p->splits == 1, "kind of result");
+    const size_t out_size = p->store == UM_SUM_FLOAT32 ? sizeof(float) : result_size;
+    if (p->pack) {
+        const size_t unit = kernel->across * result_size;
+        require(kernel->across > 1 && p->store == UM_SUM_RESULT && p->out_step == (int64_t)result_size, "packed outputs");
+        require_aligned(p->out, unit);
+        for (uint32_t d = 0; d < p->kept_ndim; d++) {
+            require(p->kept[d].value == 1 || p->kept_out[d] % (int64_t)unit == 0, "misaligned outputs");
+        }
+    }
+    const char *in = use_sum_input(p, kernel);
+    char *out = use_sum_output(p, kernel, out_size);
+    for (uint32_t output = 0; output < p->outputs; output++) {
+        for (uint32_t split = 0; split < p->splits; split++) {
+            run_sum_split(p, kernel, in, out, output, split);
+        }
+    }
+}
+
+static void store_real(char *out, const number *total, uint32_t how) {
+    if (how == UM_SUM_FLOAT32) {
+        const float x = (float)total->real;
+        memcpy(out, &x, sizeof x);
+    } else {
+        const double x = (double)total->real;
+        memcpy(out, &x, sizeof x);
+    }
+}
+
+static void store_f32(char *out, const number *total, uint32_t how) {
+    store_real(out, total, how == UM_SUM_RESULT ? UM_SUM_FLOAT32 : how);
+}
+
+static void store_f64(char *out, const number *total, uint32_t how) {
+    store_real(out, total, how);
+}
+
+static void store_i64(char *out, const number *total, uint32_t how) {
+    require(how != UM_SUM_FLOAT32, "kind of result");
+    memcpy(out, &total->integer, sizeof total->integer);
+}
+#define store_i32 store_i64
+
+#define FIELD_float(x) (total->real += (long double)(x))
+#define FIELD_double(x) (total->real += (long double)(x))
+#define FIELD_uint64_t(x) (total->integer += (uint64_t)(x))
+#define RESULT_SIZE_f32 4
+#define RESULT_SIZE_f64 8
+#define RESULT_SIZE_i32 8
+#define RESULT_SIZE_i64 8
+
+#define DEFINE_SUM_KERNEL(token, suffix, type, along, across)                                                     \
+    static void run_sum_##token##_##suffix(const unsigned grid[3], unsigned block, void **params) {               \
+        run_sum(grid, block, params[0], &(const sum){sizeof(type), along, across, add_##token, store_##token},    \
+                RESULT_SIZE_##token);                                                                             \
+    }
+#define DEFINE_SUM(token, type, value, partial)                                        \
+    static void add_##token(number *total, const char *element) {                      \
+        type x;                                                                        \
+        memcpy(&x, element, sizeof x);                                                 \
+        FIELD_##value(x);                                                              \
+    }                                                                                  \
+    DEFINE_SUM_KERNEL(token, elem, type, 1, 1)                                         \
+    DEFINE_SUM_KERNEL(token, row, type, UM_VECTOR_BYTES / sizeof(type), 1)             \
+    DEFINE_SUM_KERNEL(token, col, type, 1, UM_VECTOR_BYTES / sizeof(type))
+UM_FOR_EACH_SUM(DEFINE_SUM)
+
+/* --- the table ---------------------------------------------------------------------------------------------------------------- */
+
+static const size_t elementwise_sizes[] = {sizeof(um_elementwise_params)};
+static const size_t sum_sizes[] = {sizeof(um_sum_params)};
+
+#define ENTRY(name, sizes) {"um_" #name, run_##name, 1, sizes},
+#define PAIR(name) ENTRY(name##_elem, elementwise_sizes) ENTRY(name##_vec, elementwise_sizes)
+
+const fakecu_kernel_entry fakecu_kernels[] = {
+#define INTEGER_PAIRS_SAME(name) PAIR(name##_i32) PAIR(name##_i64)
+#define INTEGER_PAIRS_NONE(name)
+#define UM_OP(name, inputs, float_expr, int_expr, int_result) PAIR(name##_f32) PAIR(name##_f64) INTEGER_PAIRS_##int_result(name)
+#include "kernels/um_kernel_ops.h"
+#undef UM_OP
+
+#define CAST_PAIR(from, from_type, to, to_type) PAIR(cast_##from##_##to)
+    UM_FOR_EACH_CAST(CAST_PAIR)
+
+#define COPY_PAIR(size) PAIR(copy_##size)
+    UM_FOR_EACH_COPY(COPY_PAIR)
+
+#define SUM_ENTRIES(token, type, value, partial) \
+    ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
+    UM_FOR_EACH_SUM(SUM_ENTRIES)
+};
+const size_t fakecu_kernel_count = sizeof fakecu_kernels / sizeof fakecu_kernels[0];

@@ -1,0 +1,369 @@
+/* Where each page of managed memory is, and what moves it.
+ *
+ * A page leaves the host by MADV_DONTNEED on the host mapping: its bytes stay in the memfd, its
+ * page-table entry goes, and the next host touch brings it back, which the books learn from
+ * /proc/self/pagemap. A page may belong to the host without being mapped there (first touched by
+ * a GPU with a preferred location on the host, or evicted).
+ */
+#include "fake_internal.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DISCARDED_BYTE     0xDB
+#define DISCARD_FILL_LIMIT ((size_t)64 << 20) /* bytes of one discard that are overwritten */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* --- the books ------------------------------------------------------- */
+
+static size_t page_count(const fake_memory *memory) { return memory->mapped / FAKE_PAGE; }
+
+bool fake_pages_init(fake_memory *memory) {
+    const size_t pages = page_count(memory);
+    memory->pages = calloc(pages, sizeof *memory->pages);
+    memory->blocks = calloc((pages + FAKE_BLOCK_PAGES - 1) / FAKE_BLOCK_PAGES, sizeof *memory->blocks);
+    if (memory->pages != NULL && memory->blocks != NULL) {
+        return true;
+    }
+    free(memory->pages);
+    free(memory->blocks);
+    return false;
+}
+
+void fake_pages_destroy(fake_memory *memory) {
+    const size_t blocks = (page_count(memory) + FAKE_BLOCK_PAGES - 1) / FAKE_BLOCK_PAGES;
+    for (size_t i = 0; i < blocks; i++) {
+        for (int device = 0; device < FAKE_MAX_DEVICES; device++) {
+            fake.resident_pages[device] -= memory->blocks[i].resident[device];
+        }
+    }
+    free(memory->pages);
+    free(memory->blocks);
+}
+
+static uint8_t bit(int device) { return (uint8_t)(1u << device); }
+
+/* Devices that hold the page, owner and replicas. */
+static uint8_t holders(const fake_page *page) {
+    return FAKE_IS_DEVICE(page->owner) ? (uint8_t)(page->replicas | bit(FAKE_ORDINAL(page->owner))) : page->replicas;
+}
+
+static void recount(fake_memory *memory, size_t index, uint8_t before) {
+    fake_block *block = &memory->blocks[index / FAKE_BLOCK_PAGES];
+    const uint8_t after = holders(&memory->pages[index]);
+    for (int device = 0; device < FAKE_MAX_DEVICES && before != after; device++) {
+        if ((before & bit(device)) && !(after & bit(device))) {
+            block->resident[device]--;
+            fake.resident_pages[device]--;
+        } else if (!(before & bit(device)) && (after & bit(device))) {
+            block->resident[device]++;
+            fake.resident_pages[device]++;
+        }
+    }
+}
+
+void fake_pages_set_owner(fake_memory *memory, size_t index, fake_place owner) {
+    const uint8_t before = holders(&memory->pages[index]);
+    memory->pages[index].owner = owner;
+    recount(memory, index, before);
+}
+
+void fake_pages_set_replicas(fake_memory *memory, size_t index, uint8_t replicas) {
+    const uint8_t before = holders(&memory->pages[index]);
+    memory->pages[index].replicas = replicas;
+    recount(memory, index, before);
+}
+
+static void read_pagemap(const char *address, uint64_t *entries, size_t count) {
+    static int file = -1;
+    static int file_pid;
+    if (file < 0 || file_pid != fake.pid) {
+        file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+        file_pid = fake.pid;
+    }
+    const ssize_t bytes = (ssize_t)(count * sizeof *entries);
+    if (pread(file, entries, (size_t)bytes, (off_t)((uintptr_t)address / FAKE_PAGE * sizeof *entries)) != bytes) {
+        fake_unmodelled("pages", "cannot read /proc/self/pagemap");
+    }
+}
+
+/* present[i] says whether the host maps page first + i; count is at most FAKE_BLOCK_PAGES. */
+void fake_pages_reconcile(fake_memory *memory, size_t first, size_t count, uint8_t *present) {
+    uint64_t entries[FAKE_BLOCK_PAGES];
+    read_pagemap(memory->host + first * FAKE_PAGE, entries, count);
+    for (size_t i = 0; i < count; i++) {
+        present[i] = (uint8_t)(entries[i] >> 63);
+        fake_page *page = &memory->pages[first + i];
+        if (!present[i] || page->owner == FAKE_HOST) {
+            continue;
+        }
+        if (FAKE_IS_DEVICE(page->owner)) {
+            fake.counters.host_fault_bytes += FAKE_PAGE;
+            if (page->flags & FAKE_PAGE_READ_MOSTLY) {
+                fake_pages_set_replicas(memory, first + i, (uint8_t)(page->replicas | bit(FAKE_ORDINAL(page->owner))));
+            }
+        }
+        fake_pages_set_owner(memory, first + i, FAKE_HOST);
+    }
+}
+
+/* --- walking a range, one block at a time ---------------------------- */
+
+typedef struct walk {
+    fake_memory *memory;
+    fake_block *block;
+    size_t first, count; /* pages of this step */
+    size_t end;          /* page behind the range */
+    uint8_t present[FAKE_BLOCK_PAGES];
+} walk;
+
+static walk walk_start(fake_memory *memory, size_t offset, size_t size) {
+    return (walk){.memory = memory, .first = offset / FAKE_PAGE, .end = (offset + size + FAKE_PAGE - 1) / FAKE_PAGE};
+}
+
+static bool walk_next(walk *w) {
+    w->first += w->count;
+    if (w->first >= w->end) {
+        return false;
+    }
+    const size_t block_end = (w->first / FAKE_BLOCK_PAGES + 1) * FAKE_BLOCK_PAGES;
+    w->count = (block_end < w->end ? block_end : w->end) - w->first;
+    w->block = &w->memory->blocks[w->first / FAKE_BLOCK_PAGES];
+    fake_pages_reconcile(w->memory, w->first, w->count, w->present);
+    return true;
+}
+
+/* Takes the pages with leave[i] out of the host's page table. */
+static void unmap_from_host(const walk *w, const uint8_t *leave) {
+    for (size_t i = 0; i < w->count;) {
+        size_t run = 0;
+        while (i + run < w->count && leave[i + run]) {
+            run++;
+        }
+        if (run == 0) {
+            i++;
+            continue;
+        }
+        if (madvise(w->memory->host + (w->first + i) * FAKE_PAGE, run * FAKE_PAGE, MADV_DONTNEED) != 0) {
+            fake_unmodelled("pages", "MADV_DONTNEED failed");
+        }
+        i += run;
+    }
+}
+
+static void count_move(const fake_page *page, fake_place where) {
+    if (page->owner == where || page->owner == FAKE_NOWHERE || (page->flags & FAKE_PAGE_DISCARDED)) {
+        return;
+    }
+    if (where == FAKE_HOST) {
+        fake.counters.to_host_bytes += FAKE_PAGE;
+    } else if (page->owner == FAKE_HOST) {
+        fake.counters.to_device_bytes += FAKE_PAGE;
+    } else {
+        fake.counters.peer_bytes += FAKE_PAGE;
+    }
+}
+
+/* Makes `device` the page's only holder; false (and nothing happens) when the device is full of
+ * other things. */
+static bool move_to_device(walk *w, size_t i, int device, uint8_t *leave) {
+    fake_page *page = &w->memory->pages[w->first + i];
+    if (!(holders(page) & bit(device))) {
+        if (!fake_evict(device, 1, w->block)) {
+            return false;
+        }
+        count_move(page, FAKE_DEVICE(device));
+    }
+    leave[i] = w->present[i];
+    fake_pages_set_replicas(w->memory, w->first + i, 0);
+    fake_pages_set_owner(w->memory, w->first + i, FAKE_DEVICE(device));
+    return true;
+}
+
+static bool add_replica(walk *w, size_t i, int device) {
+    fake_page *page = &w->memory->pages[w->first + i];
+    if (holders(page) & bit(device)) {
+        return true;
+    }
+    if (!fake_evict(device, 1, w->block)) {
+        return false;
+    }
+    count_move(page, FAKE_DEVICE(device));
+    fake_pages_set_replicas(w->memory, w->first + i, (uint8_t)(page->replicas | bit(device)));
+    return true;
+}
+
+/* --- prefetch and discard -------------------------------------------- */
+
+static void prefetch_to_device(fake_memory *memory, size_t offset, size_t size, int device) {
+    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
+        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
+        w.block->tick = ++fake.tick;
+        for (size_t i = 0; i < w.count; i++) {
+            fake_page *page = &memory->pages[w.first + i];
+            if ((page->flags & FAKE_PAGE_READ_MOSTLY) && page->owner != FAKE_NOWHERE) {
+                add_replica(&w, i, device);
+            } else {
+                move_to_device(&w, i, device, leave);
+            }
+            page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+        }
+        unmap_from_host(&w, leave);
+    }
+}
+
+static void prefetch_to_host(fake_memory *memory, size_t offset, size_t size) {
+    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
+        for (size_t i = 0; i < w.count; i++) {
+            fake_page *page = &memory->pages[w.first + i];
+            uint8_t replicas = 0;
+            if (page->flags & FAKE_PAGE_READ_MOSTLY) {
+                replicas = holders(page);
+            }
+            count_move(page, FAKE_HOST);
+            fake_pages_set_owner(memory, w.first + i, FAKE_HOST);
+            fake_pages_set_replicas(memory, w.first + i, replicas);
+            page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+        }
+        char *start = memory->host + w.first * FAKE_PAGE;
+        if (madvise(start, w.count * FAKE_PAGE, MADV_POPULATE_WRITE) == 0) {
+            continue;
+        }
+        for (size_t i = 0; i < w.count; i++) {
+            (void)*(volatile char *)(start + i * FAKE_PAGE); /* Linux before 5.14 */
+        }
+    }
+}
+
+void fake_pages_prefetch(fake_memory *memory, size_t offset, size_t size, fake_place where) {
+    if (where == FAKE_HOST) {
+        prefetch_to_host(memory, offset, size);
+    } else {
+        prefetch_to_device(memory, offset, size, FAKE_ORDINAL(where));
+    }
+}
+
+void fake_pages_discard(fake_memory *memory, size_t offset, size_t size) {
+    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
+        for (size_t i = 0; i < w.count; i++) {
+            memory->pages[w.first + i].flags |= FAKE_PAGE_DISCARDED;
+        }
+    }
+    if (size <= DISCARD_FILL_LIMIT) {
+        memset(memory->gpu + offset, DISCARDED_BYTE, size);
+    } else {
+        memset(memory->gpu + offset, DISCARDED_BYTE, DISCARD_FILL_LIMIT / 2);
+        memset(memory->gpu + offset + size - DISCARD_FILL_LIMIT / 2, DISCARDED_BYTE, DISCARD_FILL_LIMIT / 2);
+    }
+}
+
+/* --- a kernel's access ----------------------------------------------- */
+
+static void first_touch(walk *w, size_t i, int device, uint8_t *leave) {
+    fake_page *page = &w->memory->pages[w->first + i];
+    int target = device;
+    if (page->preferred == FAKE_HOST) {
+        target = -1;
+    } else if (FAKE_IS_DEVICE(page->preferred) && (page->accessed_by & bit(device))) {
+        target = FAKE_ORDINAL(page->preferred);
+    }
+    if (target < 0 || !move_to_device(w, i, target, leave)) {
+        fake_pages_set_owner(w->memory, w->first + i, FAKE_HOST);
+    }
+}
+
+static void touch_page(walk *w, size_t i, int device, bool write, uint8_t *leave) {
+    fake_page *page = &w->memory->pages[w->first + i];
+    const bool read_mostly = (page->flags & FAKE_PAGE_READ_MOSTLY) != 0;
+    if (page->owner == FAKE_NOWHERE) {
+        first_touch(w, i, device, leave);
+    } else if (page->owner == FAKE_DEVICE(device)) {
+        if (write) {
+            move_to_device(w, i, device, leave); /* drops replicas */
+        }
+    } else if (!write && (page->replicas & bit(device))) {
+        ; /* a copy of its own */
+    } else if ((page->accessed_by & bit(device)) || page->preferred == page->owner) {
+        if (page->owner == FAKE_HOST) {
+            fake.counters.link_bytes += FAKE_PAGE;
+        } else {
+            fake.counters.peer_link_bytes += FAKE_PAGE;
+        }
+        if (write) {
+            fake_pages_set_replicas(w->memory, w->first + i, 0);
+        }
+    } else if (read_mostly && !write) {
+        add_replica(w, i, device);
+    } else if (!move_to_device(w, i, device, leave) && page->owner == FAKE_HOST) {
+        fake.counters.link_bytes += FAKE_PAGE; /* a full device leaves it where it is */
+    }
+    if (write) {
+        page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+    }
+}
+
+void fake_pages_touch(fake_memory *memory, size_t offset, size_t size, int device, bool write) {
+    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
+        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
+        w.block->tick = ++fake.tick;
+        for (size_t i = 0; i < w.count; i++) {
+            touch_page(&w, i, device, write, leave);
+        }
+        unmap_from_host(&w, leave);
+    }
+}
+
+/* A copy engine or memset wrote the range: pages stay where they are; those that nobody had
+ * touched come into being. */
+void fake_pages_copied_to(fake_memory *memory, size_t offset, size_t size, int device) {
+    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
+        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
+        w.block->tick = ++fake.tick;
+        for (size_t i = 0; i < w.count; i++) {
+            fake_page *page = &memory->pages[w.first + i];
+            if (page->owner == FAKE_NOWHERE) {
+                first_touch(&w, i, device, leave);
+            }
+            fake_pages_set_replicas(memory, w.first + i, 0);
+            page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+        }
+        unmap_from_host(&w, leave);
+    }
+}
+
+/* --- advice ---------------------------------------------------------- */
+
+static void unset_read_mostly(walk *w, size_t i, uint8_t *leave) {
+    fake_page *page = &w->memory->pages[w->first + i];
+    page->flags &= (uint8_t)~FAKE_PAGE_READ_MOSTLY;
+    if (FAKE_IS_DEVICE(page->preferred) && (holders(page) & bit(FAKE_ORDINAL(page->preferred)))) {
+        move_to_device(w, i, FAKE_ORDINAL(page->preferred), leave);
+    }
+    fake_pages_set_replicas(w->memory, w->first + i, 0);
+}
+
+void fake_pages_advise(fake_memory *memory, size_t offset, size_t size, CUmem_advise advice, fake_place where) {
+    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
+        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
+        for (size_t i = 0; i < w.count; i++) {
+            fake_page *page = &memory->pages[w.first + i];
+            const uint8_t device_bit = FAKE_IS_DEVICE(where) ? bit(FAKE_ORDINAL(where)) : 0;
+            switch (advice) {
+            case CU_MEM_ADVISE_SET_READ_MOSTLY: page->flags |= FAKE_PAGE_READ_MOSTLY; break;
+            case CU_MEM_ADVISE_UNSET_READ_MOSTLY: unset_read_mostly(&w, i, leave); break;
+            case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: page->preferred = where; break;
+            case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: page->preferred = FAKE_NOWHERE; break;
+            case CU_MEM_ADVISE_SET_ACCESSED_BY: page->accessed_by |= device_bit; break;
+            case CU_MEM_ADVISE_UNSET_ACCESSED_BY: page->accessed_by &= (uint8_t)~device_bit; break;
+            default: fake_unmodelled("cuMemAdvise", "advice %d", (int)advice);
+            }
+        }
+        unmap_from_host(&w, leave);
+    }
+}

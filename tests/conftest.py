@@ -1,0 +1,144 @@
+"""One suite over every backend: a test that takes `umem` runs on each of them in turn.
+
+`umem` is the package as imported for that backend. The extension keeps its state per module, so one process can hold
+several copies of the package, each with a context of its own; the active copy is the one in `sys.modules`, so that pickles
+and other look-ups by name find it.
+
+    host   ordinary memory
+    fake   the CUDA backend over the driver of tests/fake_cuda
+    cuda   the CUDA backend over the system's driver, with UMEM_TEST_BACKENDS=host,cuda (what `make gpu` does)
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+BACKENDS = tuple(os.environ.get("UMEM_TEST_BACKENDS", "host,fake").split(","))
+
+#: environment under which each backend's copy of the package opens its context
+SETTINGS = {
+    "host": {"UMEM_BACKEND": "host"},
+    "fake": {"UMEM_BACKEND": "cuda"},
+    "cuda": {"UMEM_BACKEND": "cuda"},
+}
+
+_copies: dict[str, dict[str, object]] = {}
+_fake_library: str | None = None
+
+
+def fake_library() -> str:
+    """Path of the fake driver, built at first use."""
+    global _fake_library
+    if _fake_library is None:
+        from fake_cuda import build
+
+        _fake_library = str(build.build(HERE.parent / "build" / "fake_cuda"))
+    return _fake_library
+
+
+def environment(backend: str) -> dict[str, str]:
+    """Variables that select a backend, for this process or a child."""
+    settings = dict(SETTINGS[backend])
+    if backend == "fake":
+        settings["UMEM_CUDA_LIBRARY"] = fake_library()
+    return settings
+
+
+def _is_umem(name: str) -> bool:
+    return name == "umem" or name.startswith("umem.")
+
+
+def _modules() -> dict[str, object]:
+    return {name: module for name, module in sys.modules.items() if _is_umem(name)}
+
+
+def activate(backend: str):
+    """Makes `backend`'s copy of the package the imported one, importing it and opening its context when it is new."""
+    for name in _modules():
+        del sys.modules[name]
+    if backend in _copies:
+        sys.modules.update(_copies[backend])
+        return sys.modules["umem"]
+    saved = {key: os.environ.get(key) for key in ("UMEM_BACKEND", "UMEM_CUDA_LIBRARY")}
+    for key in saved:
+        os.environ.pop(key, None)
+    os.environ.update(environment(backend))
+    try:
+        package = importlib.import_module("umem")
+        package.info()  # opens the context while the settings hold
+    finally:
+        for key, value in saved.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+    _copies[backend] = _modules()
+    return package
+
+
+def pytest_generate_tests(metafunc):
+    if "backend" not in metafunc.fixturenames:
+        return
+    only = metafunc.definition.get_closest_marker("backends")
+    chosen = [name for name in BACKENDS if only is None or name in only.args]
+    metafunc.parametrize("backend", chosen, indirect=True)
+
+
+@pytest.fixture
+def backend(request) -> str:
+    """Name of the backend that the test runs on."""
+    return request.param
+
+
+@pytest.fixture
+def umem(backend):
+    """The package on that backend; whatever the test changed in its settings is undone."""
+    package = activate(backend)
+    yield package
+    for name in _modules():  # submodules imported by the test belong to the copy
+        _copies[backend].setdefault(name, sys.modules[name])
+    package.set_limit(None)
+    gc.collect()
+    package.synchronize()
+
+
+@pytest.fixture
+def on_gpu(backend) -> bool:
+    """Whether the backend is the CUDA one, with either driver."""
+    return backend in ("fake", "cuda")
+
+
+@pytest.fixture
+def fake(umem, backend):
+    """Control of the fake driver behind `umem`. For tests marked `backends("fake")`; everything is back to normal after the test."""
+    from fake_cuda.control import FakeCuda
+
+    control = FakeCuda(fake_library())
+    yield control
+    control.reset_faults()
+
+
+@pytest.fixture
+def run_python(backend):
+    """Runs code in a new interpreter on the same backend; fails the test when it does not exit with 0. Returns its stdout."""
+    import subprocess
+
+    def run(code: str, *, check: bool = True, **variables: str):
+        variables = {**os.environ, **environment(backend), "PYTHONPATH": str(HERE.parent), **variables}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=110, check=False
+        )
+        if check:
+            assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+            return done.stdout
+        return done
+
+    return run

@@ -1,0 +1,39 @@
+"""GPU tests: the contract on a real device, with the other libraries that are there.
+
+`make gpu` runs this folder and the whole contract suite with UMEM_TEST_BACKENDS=cuda. With UMEM_RESULTS_DIR set, the outcome is written
+there as JSON: hardware, driver, versions, date, commit, and one line a test.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def backend() -> str:
+    return "cuda"
+
+
+@pytest.fixture
+def torch():
+    module = pytest.importorskip("torch")
+    assert module.cuda.is_available(), "torch sees no GPU"
+    return module
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def jax():
+    import os
+
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return pytest.importorskip("jax")
+
+
+@pytest.fixture
+def cuda():
+    return pytest.importorskip("numba.cuda")

@@ -1,0 +1,375 @@
+"""The coherence rules of docs/coherence.md, one test or more a rule; each fails when its rule is taken out.
+
+On the fake driver queued work runs only when somebody waits for it, so a missing wait shows stale bytes at once. On a GPU
+the arrays are large enough that the work is still running when the host looks.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+#: elements: 64 MiB of float32 on a GPU, where work has to take a while; little on the fake, which runs it in C
+COUNT = {"host": 1 << 12, "fake": 1 << 16, "cuda": 1 << 24}
+
+gpu_only = pytest.mark.backends("fake", "cuda")
+
+
+@pytest.fixture
+def count(backend):
+    return COUNT[backend]
+
+
+def many_adds(umem, a, times=20):
+    """Adds 1 `times` times, without a host view in sight."""
+    for _ in range(times):
+        umem.add(a, 1, out=a)
+
+
+def simple_buffer_address(a) -> int:
+    """Takes a PyBUF_WRITABLE buffer and releases it at once, keeping the address, as torch.frombuffer does."""
+    view = (ctypes.c_void_p * 16)()  # a Py_buffer and some room
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    get.argtypes = (ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
+    release.argtypes = (ctypes.c_void_p,)
+    assert get(a, view, 1) == 0
+    address = view[0]
+    release(view)
+    return address
+
+
+class TestRule1Asynchrony:
+    """umem's kernels are asynchronous on the current stream."""
+
+    @pytest.mark.backends("fake")
+    def test_a_kernel_does_not_wait(self, umem, fake, count):
+        a = umem.zeros(count, dtype=np.float32)
+        umem.synchronize()
+        waits = fake.counter("waits")
+        many_adds(umem, a)
+        assert fake.counter("waits") == waits
+        assert fake.pending() > 0
+        assert a[0] == 20
+
+    @gpu_only
+    def test_work_runs_in_order_on_one_stream(self, umem, count):
+        a = umem.zeros(count, dtype=np.float32)
+        b = umem.empty_like(a)
+        umem.add(a, 1, out=a)
+        umem.multiply(a, 3, out=b)
+        umem.add(b, a, out=a)
+        assert a[count - 1] == 4
+
+
+class TestRule2HostAccess:
+    """Every host access through umem waits first."""
+
+    ACCESSES = {
+        "buffer": lambda a: memoryview(a)[a.size - 1],
+        "asarray": lambda a: np.asarray(a)[-1],
+        "array_interface": lambda a: ctypes.c_float.from_address(
+            a.__array_interface__["data"][0] + 4 * (a.size - 1)
+        ).value,
+        "numpy": lambda a: a.numpy()[-1],
+        "from_dlpack": lambda a: np.from_dlpack(a)[-1],
+        "on cpu": lambda a: np.from_dlpack(a.on("cpu"))[-1],
+        "item": lambda a: a[-1:].item(),
+        "getitem": lambda a: a[a.size - 1],
+        "tolist": lambda a: a[-2:].tolist()[1],
+        "tobytes": lambda a: np.frombuffer(a.tobytes(), np.float32)[-1],
+        "float": lambda a: float(a[-1:].reshape(())),
+        "numpy function": lambda a: np.max(a),
+        "copy": lambda a: a.copy()[-1],
+        "read": lambda a: a.read()[-1],
+        "print": lambda a: float(str(a[-1:]).strip("[]")),
+    }
+
+    @pytest.mark.parametrize("access", ACCESSES)
+    def test_sees_the_result(self, umem, count, access):
+        a = umem.zeros(count, dtype=np.float32)
+        many_adds(umem, a)
+        assert self.ACCESSES[access](a) == 20
+
+    def test_setitem_comes_after_the_kernel(self, umem, count):
+        a = umem.zeros(count, dtype=np.float32)
+        many_adds(umem, a)
+        a[count - 1] = 5
+        umem.add(a, 1, out=a)
+        assert a[count - 1] == 6
+        assert a[0] == 21
+
+    def test_a_view_waits_for_work_on_its_base(self, umem, count):
+        a = umem.zeros((4, count // 4), dtype=np.float32)
+        row = a[2]
+        many_adds(umem, a)
+        assert np.asarray(row)[0] == 20
+
+
+class TestRule3LiveViews:
+    """A kernel that writes memory with a live host view completes before it returns."""
+
+    VIEWS = {
+        "asarray": np.asarray,
+        "memoryview": lambda a: np.frombuffer(memoryview(a), np.float32),
+        "array_interface": lambda a: np.frombuffer(
+            (ctypes.c_float * a.size).from_address(a.__array_interface__["data"][0]), np.float32
+        ),
+        "dlpack": np.from_dlpack,
+        "on cpu": lambda a: np.from_dlpack(a.on("cpu")),
+        "numpy": lambda a: a.numpy(),
+    }
+
+    @pytest.mark.parametrize("view", VIEWS)
+    def test_the_view_shows_the_result(self, umem, count, view):
+        a = umem.zeros(count, dtype=np.float32)
+        v = self.VIEWS[view](a)
+        many_adds(umem, a)
+        assert v[-1] == 20
+        a += 1
+        assert v[-1] == 21
+
+    def test_a_view_of_another_part_of_the_block_counts(self, umem, count):
+        a = umem.zeros(count, dtype=np.float32)
+        v = np.asarray(a[count // 2 :])
+        many_adds(umem, a)
+        assert v[-1] == 20
+
+    @gpu_only
+    def test_a_kernel_that_reads_memory_with_a_writable_view_completes(self, umem, count):
+        a = umem.zeros(count, dtype=np.float32)
+        total = umem.zeros(count, dtype=np.float32)
+        v = np.asarray(a)
+        for _ in range(20):
+            umem.add(a, total, out=total)
+        v[:] = 1000
+        assert total[count - 1] == 0
+
+    @pytest.mark.backends("fake")
+    def test_a_simple_buffer_counts_after_its_release(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        with memoryview(a):
+            pass
+        umem.add(a, 1, out=a)
+        assert fake.pending() > 0  # that view is gone
+        address = simple_buffer_address(a)  # its end cannot be seen
+        umem.add(a, 1, out=a)
+        assert fake.pending() == 0
+        assert ctypes.c_float.from_address(address).value == 2
+
+    @pytest.mark.backends("fake")
+    def test_deferred_opts_out(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        v = np.asarray(a)
+        with umem.deferred():
+            umem.add(a, 1, out=a)
+            assert fake.pending() > 0
+        umem.add(a, 1, out=a)
+        assert fake.pending() == 0
+        assert v[0] == 2
+
+    def test_deferred_work_is_there_after_a_synchronise(self, umem, count):
+        a = umem.zeros(count, dtype=np.float32)
+        v = np.asarray(a)
+        with umem.deferred():
+            many_adds(umem, a)
+        umem.synchronize()
+        assert v[-1] == 20
+
+
+class TestRule4OtherLibraries:
+    """What is handed to another GPU library is finished, or ordered before that library's work."""
+
+    @pytest.mark.backends("fake")
+    def test_cai_waits_for_work_on_an_explicit_stream(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        handle = fake.stream_create()
+        try:
+            with umem.stream(handle):
+                umem.add(a, 1, out=a)
+                assert fake.pending() > 0
+                assert a.__cuda_array_interface__["data"][0] == a.__array_interface__["data"][0]
+            assert fake.pending() == 0
+        finally:
+            fake.stream_destroy(handle)
+
+    @pytest.mark.backends("fake")
+    def test_cai_says_the_stream_and_leaves_its_work_pending(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+        umem.add(a, 1, out=a)
+        assert a.__cuda_array_interface__["stream"] == 1
+        assert fake.pending() > 0
+
+    @pytest.mark.backends("fake")
+    def test_dlpack_orders_the_consumers_stream(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+        handle = fake.stream_create()
+        try:
+            umem.add(a, 1, out=a)
+            before = fake.calls("cuStreamWaitEvent")
+            capsule = a.__dlpack__(stream=handle, max_version=(1, 0))
+            assert fake.calls("cuStreamWaitEvent") == before + 1
+            capsule = a.__dlpack__(stream=-1, max_version=(1, 0))
+            assert fake.calls("cuStreamWaitEvent") == before + 1
+            del capsule
+        finally:
+            fake.stream_destroy(handle)
+
+    @gpu_only
+    def test_work_on_two_streams_of_umem_is_ordered(self, umem, backend, count):
+        a = umem.zeros(count, dtype=np.float32)
+        b = umem.zeros(count, dtype=np.float32)
+        with umem.stream(2):
+            many_adds(umem, a)
+        umem.add(a, 1, out=b)
+        assert b[count - 1] == 21
+
+
+class TestRule5Reuse:
+    """Freed memory goes back only when nothing can be using it."""
+
+    @pytest.mark.backends("fake")
+    def test_memory_in_use_by_a_kernel_waits_for_it(self, umem, fake):
+        gc.collect()
+        umem.synchronize()
+        live = fake.live("managed")
+        a = umem.zeros(100_000, dtype=np.float32)
+        b = umem.zeros(100_000, dtype=np.float32)
+        umem.synchronize()
+        umem.add(a, 1, out=b)
+        del a, b
+        assert fake.live("managed") == live + 2
+        assert umem.memory_stats()["waiting_bytes"] > 0
+        umem.synchronize()
+        assert fake.live("managed") == live
+        assert umem.memory_stats()["waiting_bytes"] == 0
+
+    @pytest.mark.backends("fake")
+    def test_memory_handed_to_another_library_waits_for_a_full_synchronise(self, umem, fake):
+        gc.collect()
+        umem.synchronize()
+        live = fake.live("managed")
+        a = umem.zeros(100_000, dtype=np.float32)
+        assert a.__cuda_array_interface__
+        umem.synchronize()
+        del a
+        assert fake.live("managed") == live + 1
+        umem.synchronize()
+        assert fake.live("managed") == live
+
+    @gpu_only
+    def test_values_survive_the_free(self, umem, count):
+        total = umem.zeros(count, dtype=np.float32)
+        for i in range(10):
+            part = umem.full(count, i, dtype=np.float32)
+            umem.add(total, part, out=total)
+            del part
+            other = umem.empty(count, dtype=np.float32)
+            other.fill(1e6)
+        assert total[0] == 45
+        assert total[count - 1] == 45
+
+
+@pytest.mark.backends("fake")
+class TestRule6WithoutConcurrentAccess:
+    """On devices without concurrentManagedAccess every kernel completes before it returns."""
+
+    def test_nothing_stays_pending(self, run_python):
+        out = run_python(
+            """
+import sys; sys.path.insert(0, "tests")
+from fake_cuda.control import FakeCuda
+import os, umem, numpy as np
+fake = FakeCuda(os.environ["UMEM_CUDA_LIBRARY"])
+a = umem.zeros(1000, dtype=np.float32)
+with umem.deferred():
+    umem.add(a, 1, out=a)
+print(fake.pending(), a[0], np.asarray(a)[-1], umem.devices()[0]["concurrent_managed_access"])
+""",
+            FAKECU_CONCURRENT="0",
+        )
+        assert out.split() == ["0", "1.0", "1.0", "False"]
+
+
+class TestRule7Fork:
+    """A forked child gets an error from a GPU's arrays and keeps its own copy of the host's; the parent notices nothing."""
+
+    @staticmethod
+    def in_child(action) -> int:
+        """Exit status of a forked child that runs `action`; negative: the signal that ended it."""
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            try:
+                action()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda umem, a: np.asarray(a),
+            lambda umem, a: a.__array_interface__,
+            lambda umem, a: a.__cuda_array_interface__,
+            lambda umem, a: a[0],
+            lambda umem, a: a.__setitem__(0, 1),
+            lambda umem, a: print(a),
+            lambda umem, a: a.tolist(),
+            lambda umem, a: a + 1,
+            lambda umem, a: a.sum(),
+            lambda umem, a: a.fill(1),
+            lambda umem, a: a.copy(),
+            lambda umem, a: a.__dlpack__(),
+            lambda umem, a: a.prefetch("cpu"),
+            lambda umem, a: a.residency(),
+            lambda umem, a: umem.empty(3),
+            lambda umem, a: umem.synchronize(),
+        ],
+    )
+    def test_a_child_is_told(self, umem, use):
+        a = umem.zeros(1000, dtype=np.float32)
+
+        def child():
+            with pytest.raises(RuntimeError, match="fork"):
+                use(umem, a)
+
+        assert self.in_child(child) == 0
+        a += 1
+        assert a[0] == 1
+
+    @pytest.mark.backends("fake")
+    def test_a_child_may_drop_what_it_inherited(self, umem):
+        arrays = [umem.zeros(1000, dtype=np.float32) for _ in range(3)]
+        view = np.asarray(arrays[0])
+
+        def child():
+            nonlocal view
+            del view
+            arrays.clear()
+            gc.collect()
+
+        assert self.in_child(child) == 0
+        assert view[0] == 0
+        assert arrays[2][5] == 0
+
+    @pytest.mark.backends("host")
+    def test_a_child_on_the_host_has_its_own_copy(self, umem):
+        a = umem.zeros(1000, dtype=np.float32)
+
+        def child():
+            a[0] = 5
+            b = umem.ones(10)
+            assert a[0] == 5
+            assert b.sum() == 10
+
+        assert self.in_child(child) == 0
+        assert a[0] == 0

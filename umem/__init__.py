@@ -1,0 +1,102 @@
+"""One allocation, one pointer, every consumer: arrays in CUDA managed memory.
+
+NumPy, PyTorch, CuPy, Numba and JAX see the same bytes at the same address, on the CPU and on the GPU,
+with nothing copied. On a machine without a GPU the same program runs on ordinary memory.
+
+    >>> import numpy as np, torch, umem
+    >>> a = umem.arange(6, dtype="f4").reshape(2, 3)
+    >>> t = torch.as_tensor(a)          # a CUDA tensor where there is a GPU
+    >>> t *= 2                          # PyTorch computes …
+    >>> a                               # … and the array shows it
+    umem.array([[ 0.,  2.,  4.],
+                [ 6.,  8., 10.]], dtype=float32)
+
+Where data lives: `a.residency()`, `a.prefetch("cuda")`, `a.home = "cpu"`, `a.advise("read_mostly")`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from umem import _core, _methods, _ufunc
+from umem._core import (
+    CudaError,
+    DriverNotFoundError,
+    OutOfMemoryError,
+    Stream,
+    __version__,
+    add,
+    axpy,
+    devices,
+    get_limit,
+    info,
+    memory_stats,
+    multiply,
+    ndarray,
+    negative,
+    prefetch,
+    reset_peak,
+    set_limit,
+    subtract,
+    synchronize,
+    trim,
+    true_divide,
+)
+from umem._creation import (
+    arange,
+    array,
+    asarray,
+    copy,
+    empty,
+    empty_like,
+    from_dlpack,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from umem._memory import memory_summary
+from umem._residency import Residency
+from umem._streams import deferred, stream
+
+if TYPE_CHECKING:
+    from umem._io import fromfile, load, save
+
+__all__ = [
+    # create
+    "arange", "array", "asarray", "copy", "empty", "empty_like", "from_dlpack", "fromfile", "full",
+    "full_like", "linspace", "load", "ones", "ones_like", "save", "zeros", "zeros_like",
+    # array
+    "ndarray",
+    # placement
+    "Residency", "prefetch",
+    # streams
+    "Stream", "deferred", "stream", "synchronize",
+    # kernels
+    "add", "axpy", "multiply", "negative", "subtract", "true_divide",
+    # memory
+    "get_limit", "memory_stats", "memory_summary", "reset_peak", "set_limit", "trim",
+    # system
+    "__version__", "devices", "info",
+    # errors
+    "CudaError", "DriverNotFoundError", "OutOfMemoryError",
+]  # fmt: skip
+
+_methods.attach()
+_core._set_hooks(ufunc=_ufunc.call)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("fromfile", "load", "save"):  # imported at first use
+        from umem import _io
+
+        globals()[name] = value = getattr(_io, name)
+        return value
+    raise AttributeError(f"module 'umem' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,121 @@
+"""Text of arrays: NumPy's own, made from only the elements that it shows.
+
+NumPy summarises a large array by its corners. It asks an array for `shape`, `size` and single
+elements; an ndarray that holds just the corners but answers with the shape of the whole array is
+therefore printed as if all elements were there, by whichever NumPy version is running and with
+whatever print options are set. Elements in the leading corners have small indices and NumPy counts
+those in trailing corners from the end, so both address the corners as they would the whole array.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from umem import _core
+
+    class Readable(Protocol):
+        """What this file needs of an array, so that it can be tested without one."""
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def ndim(self) -> int: ...
+        @property
+        def size(self) -> int: ...
+        @property
+        def dtype(self) -> np.dtype[Any]: ...
+        def __getitem__(self, key: tuple[slice, ...], /) -> Any: ...
+        def read(self) -> np.ndarray[Any, Any]: ...
+
+
+class _Shown(np.ndarray[Any, Any]):
+    """The elements of an array that NumPy prints."""
+
+
+class _Corners(_Shown):
+    """Corners of an array that claim to be all of it."""
+
+    whole: tuple[int, ...]
+
+    @property  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
+        return self.whole
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.whole, dtype=object))
+
+
+# repr() begins with the name of the class.
+_Shown.__name__ = _Corners.__name__ = "umem.array"
+
+
+def shown(
+    array: Readable, threshold: int | None = None, edgeitems: int | None = None
+) -> np.ndarray[Any, Any]:
+    """An ndarray that NumPy prints as it would print all of `array`, holding only what it needs.
+
+    threshold and edgeitems: as np.array2string gets them; None means NumPy's print options.
+    """
+    options = np.get_printoptions()
+    if threshold is None:
+        threshold = options["threshold"]
+    if edgeitems is None:
+        edgeitems = options["edgeitems"]
+    # With no edge items NumPy formats by looking at all elements, and then shows the last.
+    if array.size <= threshold or edgeitems < 1:
+        return array.read().view(_Shown)
+    cut = [length > 2 * edgeitems for length in array.shape]
+    if not any(cut):
+        return array.read().view(_Shown)
+    ends = (slice(None, edgeitems), slice(-edgeitems, None))
+    held = [2 * edgeitems if c else n for n, c in zip(array.shape, cut, strict=True)]
+    corners = np.empty(held, array.dtype).view(_Corners)
+    for key in product(*(ends if c else (slice(None),) for c in cut)):
+        corners[key] = array[key].read()
+    corners.whole = array.shape
+    return corners
+
+
+def array_repr(self: _core.ndarray) -> str:
+    """NumPy's repr for the same values, beginning with "umem.array("; reads only what it shows."""
+    override: Callable[[Any], str] | None = np.get_printoptions().get("override_repr")
+    if override is not None:
+        return override(self)
+    return np.array_repr(shown(self))
+
+
+def array_str(self: _core.ndarray) -> str:
+    """NumPy's text for the same values; reads only what it shows."""
+    return np.array_str(shown(self))
+
+
+def array_format(self: _core.ndarray, spec: str, /) -> str:
+    """As for an ndarray: a 0-d array formats like its element."""
+    if self.ndim == 0:
+        return format(self.item(), spec)
+    return object.__format__(self, spec)
+
+
+def repr_html(self: _core.ndarray) -> str:
+    """What notebooks show: where the array is, and its values."""
+    facts = [
+        ("shape", str(self.shape)),
+        ("dtype", str(self.dtype)),
+        ("device", self.device),
+        ("home", str(self.home)),
+        ("memory", str(self.residency())),
+    ]
+    head = "".join(f"<th>{escape(name)}</th>" for name, _ in facts)
+    body = "".join(f"<td>{escape(value)}</td>" for _, value in facts)
+    return (
+        f"<div><table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
+        f"<pre>{escape(array_str(self))}</pre></div>"
+    )

@@ -1,0 +1,258 @@
+"""The methods of umem.ndarray that need no C: attached to the type when umem is imported.
+
+What NumPy computes here it computes on the same memory, or on a copy of what a GPU holds (_host.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from umem import _core, _display, _function, _host, _layout, _pickle, _residency, _ufunc
+from umem._core import ndarray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import DTypeLike
+
+_NO_VALUE: Any = np._NoValue
+
+
+# --- conversion and copies --------------------------------------------------------------------------------
+
+
+def __array__(
+    self: ndarray, dtype: DTypeLike = None, copy: bool | None = None
+) -> np.ndarray[Any, Any]:
+    """What np.asarray gets where it does not take the memory itself: a view, or a copy where one is needed."""
+    if dtype is not None and np.dtype(dtype) != self.dtype:
+        if copy is False:
+            raise ValueError(f"copy=False, but {self.dtype} to {np.dtype(dtype)} needs a copy")
+        return _host.values(self).astype(dtype)
+    return self.read() if copy else self.numpy()
+
+
+def copy(self: ndarray, order: str = "C") -> ndarray:
+    """A copy in managed memory, with the same device and home. What is on the GPU is copied there."""
+    order = _layout.check_order(order, "C")
+    result = _layout.empty(
+        self.shape, self.dtype, order, self, device=self.device, home=self.home
+    )
+    result[...] = self
+    return result
+
+
+def __copy__(self: ndarray) -> ndarray:
+    return copy(self, "K")
+
+
+def __deepcopy__(self: ndarray, memo: dict[int, Any] | None = None, /) -> ndarray:
+    return copy(self, "K")
+
+
+def astype(
+    self: ndarray,
+    dtype: DTypeLike,
+    order: str = "K",
+    casting: str = "unsafe",
+    subok: bool = True,
+    copy: bool = True,
+) -> ndarray:
+    """The elements converted to another dtype; copy=False returns the array itself if it complies."""
+    wanted = np.dtype(dtype)
+    order = _layout.check_order(order)
+    if not copy and wanted == self.dtype and _layout.matches(self, order):
+        return self
+    if not _layout.is_plain(wanted):  # NumPy finds the size of strings and the unit of times
+        host = _host.values(self).astype(dtype, "K", casting)
+        return _layout.copy_of(host, order, device=self.device, home=self.home)
+    if not np.can_cast(self.dtype, wanted, casting):
+        _host.values(self[:0] if self.ndim else self).astype(wanted, casting=casting)  # raises
+    result = _layout.empty(self.shape, wanted, order, self, device=self.device, home=self.home)
+    if self.dtype in _core.kernel_dtypes and wanted in _core.kernel_dtypes:
+        result[...] = self
+    else:
+        np.copyto(result.numpy(), _host.values(self), casting)
+    return result
+
+
+def tolist(self: ndarray) -> Any:
+    """The elements as nested lists of Python objects; moves no page."""
+    return self.read().tolist()
+
+
+def flatten(self: ndarray, order: str = "C") -> ndarray:
+    """A one-dimensional copy."""
+    return copy(self.ravel(order))
+
+
+# --- reductions that have kernels ------------------------------------------------------------------------------
+
+
+def sum(  # noqa: A001
+    self: ndarray,
+    axis: Any = None,
+    dtype: DTypeLike = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = _NO_VALUE,
+    where: Any = True,
+) -> Any:
+    """As ndarray.sum."""
+    options: dict[str, Any] = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
+    if out is not None:
+        options["out"] = (out,)
+    if initial is not _NO_VALUE:
+        options["initial"] = initial
+    if where is not True and where is not _NO_VALUE:
+        options["where"] = where
+    return _ufunc.array_ufunc(self, np.add, "reduce", self, **options)
+
+
+def mean(
+    self: ndarray,
+    axis: Any = None,
+    dtype: DTypeLike = None,
+    out: Any = None,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
+) -> Any:
+    """As ndarray.mean."""
+    if _core.has_kernels() and self.dtype in _core.kernel_dtypes and self.size:
+        if dtype is None and out is None and (where is True or where is _NO_VALUE):
+            total = sum(self, axis, "f8" if self.dtype.kind == "i" else None, None, keepdims)
+            count = self.size // (total.size if isinstance(total, ndarray) else 1)
+            if isinstance(total, ndarray):
+                return _core.true_divide(total, count, out=total)
+            return total.dtype.type(total / count)
+    if where is _NO_VALUE:
+        where = True
+    return _mean_in_numpy(self, axis, dtype, out, keepdims, where=where)
+
+
+# --- methods that are NumPy's -------------------------------------------------------------------------------------
+
+
+def _from_numpy(name: str, get_host: Callable[[ndarray], Any] = _host.values) -> Any:
+    """The method `name` of NumPy's array on what `get_host` makes of ours, its result in managed memory."""
+
+    def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
+        call = _function.Call()
+        function = getattr(get_host(self), name)
+        return call.result(function(*call.argument(args), **call.argument(kwargs)))
+
+    method.__name__ = name
+    method.__qualname__ = f"ndarray.{name}"
+    method.__doc__ = f"As numpy.ndarray.{name}. An array in the result is in managed memory."
+    return method
+
+
+_mean_in_numpy = _from_numpy("mean")
+
+_READING = (
+    "all", "any", "argmax", "argmin", "argpartition", "argsort", "choose", "clip", "compress", "conj",
+    "conjugate", "cumprod", "cumsum", "dot", "max", "min", "nonzero", "prod", "repeat", "round",
+    "searchsorted", "std", "take", "trace", "var",
+)  # fmt: skip
+_IN_PLACE = ("partition", "put", "sort")
+_VIEWS = ("diagonal", "swapaxes")
+
+
+def _part(name: str) -> property:
+    """`real` or `imag`: a view."""
+
+    def get(self: ndarray) -> Any:
+        return _function.Call().result(getattr(self.numpy(), name))
+
+    def put(self: ndarray, value: Any) -> None:
+        get(self)[...] = value
+
+    return property(get, put, doc=f"The {name} part: a view. As numpy.ndarray.{name}.")
+
+
+def _matrix_transpose(self: ndarray) -> ndarray:
+    """View with the last two axes swapped."""
+    if self.ndim < 2:
+        raise ValueError("matrix transpose with ndim < 2 is undefined")
+    *others, rows, columns = range(self.ndim)
+    return self.transpose(*others, columns, rows)
+
+
+# --- operators ------------------------------------------------------------------------------------------------------
+
+
+def _steps_back(other: Any) -> bool:
+    """Whether the other operand asks to be left the operation."""
+    return getattr(other, "__array_ufunc__", True) is None
+
+
+def _operators(function: Any, name: str) -> dict[str, Any]:
+    """Binary operator, reflected and in place, straight to a function that has kernels."""
+
+    def forward(self: ndarray, other: Any) -> Any:
+        return NotImplemented if _steps_back(other) else function(self, other)
+
+    def reflected(self: ndarray, other: Any) -> Any:
+        return NotImplemented if _steps_back(other) else function(other, self)
+
+    def in_place(self: ndarray, other: Any) -> Any:
+        return function(self, other, self)
+
+    methods = {f"__{name}__": forward, f"__r{name}__": reflected, f"__i{name}__": in_place}
+    for key, method in methods.items():
+        method.__name__ = key
+        method.__qualname__ = f"ndarray.{key}"
+    return methods
+
+
+def _negative(self: ndarray) -> Any:
+    return _core.negative(self)
+
+
+def attach() -> None:
+    """Completes the type."""
+    methods = {
+        key: method
+        for key, method in vars(NDArrayOperatorsMixin).items()
+        if key.startswith("__") and callable(method)
+    }
+    for function, name in (
+        (_core.add, "add"),
+        (_core.subtract, "sub"),
+        (_core.multiply, "mul"),
+        (_core.true_divide, "truediv"),
+    ):
+        methods.update(_operators(function, name))
+    methods.update((name, _from_numpy(name)) for name in _READING)
+    methods.update((name, _from_numpy(name, _host.view)) for name in _IN_PLACE)
+    methods.update((name, _from_numpy(name, ndarray.numpy)) for name in _VIEWS)
+    methods.update({
+        "__neg__": _negative,
+        "__array_ufunc__": _ufunc.array_ufunc,
+        "__array_function__": _function.array_function,
+        "__array__": __array__,
+        "__copy__": __copy__,
+        "__deepcopy__": __deepcopy__,
+        "__reduce_ex__": _pickle.reduce_ex,
+        "__repr__": _display.array_repr,
+        "__str__": _display.array_str,
+        "__format__": _display.array_format,
+        "_repr_html_": _display.repr_html,
+        "astype": astype,
+        "copy": copy,
+        "flatten": flatten,
+        "imag": _part("imag"),
+        "mT": property(_matrix_transpose),
+        "mean": mean,
+        "real": _part("real"),
+        "residency": _residency.residency,
+        "sum": sum,
+        "tobytes": _pickle.tobytes,
+        "tolist": tolist,
+    })
+    for key, method in methods.items():
+        setattr(ndarray, key, method)

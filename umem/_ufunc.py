@@ -1,0 +1,416 @@
+"""The general path behind every computation: NumPy's ufunc protocol and the functions umem.add, ….
+
+NumPy decides types and rules; what differs is who computes, and where the result is.
+
+* On the CUDA backend a loop that has a kernel runs there. Operands of another type are cast by
+  kernels first, operands outside managed memory are copied into it first.
+* Everything else NumPy computes on the same memory (`_host.py` says how it gets there), and results
+  are put in managed memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from umem import _core, _host, _layout
+from umem._core import ndarray
+from umem._creation import asarray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Dtype = np.dtype[Any]
+    Resolver = Callable[[tuple[Any, ...]], Sequence[Dtype]]
+
+_NUMPY_HANDLER = np.ndarray.__array_ufunc__
+_KERNELS = {
+    getattr(np, name): name for name in ("add", "subtract", "multiply", "true_divide", "negative")
+}
+# Arguments of a ufunc call that the kernel path understands; any other sends the call to NumPy.
+_KERNEL_ARGUMENTS = frozenset(("out", "dtype", "casting", "order", "subok"))
+# What the sum kernel adds up, and to what.
+_SUMS = {np.dtype(t): np.dtype(r) for t, r in (("f4", "f4"), ("f8", "f8"), ("i4", "i8"), ("i8", "i8"))}
+_LOOPS = {name: frozenset(_core.op_loops(name)) for name in (*_KERNELS.values(), "axpy")}
+_SUM_ARGUMENTS = frozenset(("axis", "dtype", "out", "keepdims", "initial", "where"))
+_BOOL = np.dtype(bool)
+_BIG = 1 << 16  # bytes of an operand from which on a result is not copied
+# Operands NumPy takes as they are. Other array types are converted before it sees them, since some
+# would make the result one of theirs.
+_AS_THEY_ARE = (ndarray, np.ndarray, np.generic, int, float, complex, str, bytes, list, tuple, type(None))
+
+
+def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `umem.<name>(*args, **kwargs)` does when the C code's fast path does not fit."""
+    if name == "axpy":
+        return axpy(*args, **kwargs)
+    ufunc: np.ufunc = getattr(np, name)
+    if not ufunc.nin <= len(args) <= ufunc.nargs or (len(args) > ufunc.nin and "out" in kwargs):
+        return ufunc(*args, **kwargs)  # raises TypeError
+    out = args[ufunc.nin :] or kwargs.pop("out", ())
+    if not isinstance(out, tuple):
+        out = (out,)
+    if any(array is not None for array in out):
+        kwargs["out"] = out
+    result = array_ufunc(None, ufunc, "__call__", *args[: ufunc.nin], **kwargs)
+    if result is NotImplemented:  # another library's array knows how
+        return ufunc(*args[: ufunc.nin], **kwargs)
+    return result
+
+
+def array_ufunc(self: Any, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
+    """NumPy's __array_ufunc__ (NEP 13): `out` is a tuple when it is given."""
+    out: tuple[Any, ...] = kwargs.pop("out", ())
+    if any(map(_is_foreign, inputs)) or any(map(_is_foreign, out)):
+        return NotImplemented
+    inputs = tuple(x if isinstance(x, _AS_THEY_ARE) else _as_array(x) for x in inputs)
+    if method == "outer" and len(inputs) == 2 and not kwargs.keys() & {"where"}:
+        inputs = _spread(*inputs)
+        method = "__call__"
+    if _core.has_kernels():
+        result = NotImplemented
+        if method == "__call__" and ufunc in _KERNELS and kwargs.keys() <= _KERNEL_ARGUMENTS:
+            result = _call_kernel(ufunc, inputs, out, **kwargs)
+        elif method == "reduce" and ufunc is np.add and kwargs.keys() <= _SUM_ARGUMENTS:
+            result = _sum_kernel(*inputs, out=out[0] if out else None, **kwargs)
+        if result is not NotImplemented:
+            return result
+    if "where" in kwargs:
+        kwargs["where"] = _to_host(kwargs["where"])
+    if method == "at":
+        target, *others = inputs
+        ufunc.at(_to_host_writable(target), *map(_to_host_nested, others), **kwargs)
+        return None
+    if method == "__call__" and not out:
+        out = _results_to_fill(ufunc, inputs, **kwargs)
+    if out:
+        kwargs["out"] = tuple(map(_to_host_writable, out))
+    results = getattr(ufunc, method)(*map(_to_host_nested, inputs), **kwargs)
+    if not isinstance(results, tuple):
+        return _returned(results, out[0] if out else None)
+    given = out or (None,) * len(results)
+    return tuple(map(_returned, results, given))
+
+
+# --- operands ------------------------------------------------------------------------------------------
+
+
+def _is_foreign(x: Any) -> bool:
+    """Whether x is of a type with rules of its own for ufuncs."""
+    handler = getattr(type(x), "__array_ufunc__", None)
+    return handler is not None and handler is not _NUMPY_HANDLER and not isinstance(x, ndarray)
+
+
+def _as_array(x: Any) -> Any:
+    """Arrays of other libraries as umem's or NumPy's; anything else as it is."""
+    if hasattr(x, "__cuda_array_interface__"):
+        return asarray(x)
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
+        return np.asarray(x)
+    if hasattr(x, "__dlpack__"):
+        return asarray(x)
+    return x
+
+
+def _to_host(x: Any) -> Any:
+    return _host.values(x) if isinstance(x, ndarray) else x
+
+
+def _to_host_nested(x: Any) -> Any:
+    """Also inside tuples, as indices of ufunc.at and reduceat may be."""
+    return tuple(map(_to_host, x)) if isinstance(x, tuple) else _to_host(x)
+
+
+def _to_host_writable(x: Any) -> Any:
+    return _host.view(x) if isinstance(x, ndarray) else x
+
+
+def _returned(result: Any, given: Any) -> Any:
+    """What the caller gets: the array given as out, else the result in managed memory."""
+    if given is not None:
+        return given
+    return _host.managed(result) if isinstance(result, np.ndarray) else result
+
+
+def _spread(a: Any, b: Any) -> tuple[Any, Any]:
+    """Operands of ufunc.outer as operands of a call: a's axes before b's."""
+    if not isinstance(a, (ndarray, np.ndarray)):
+        a = np.asarray(a)
+    return a.reshape(a.shape + (1,) * np.ndim(b)), b
+
+
+def _weak_type(x: Any) -> Any:
+    """What decides x's part in the result type: int, float or complex for Python numbers, else the dtype (NEP 50)."""
+    if isinstance(x, (ndarray, np.ndarray, np.generic)):
+        return x.dtype
+    if isinstance(x, bool):
+        return _BOOL
+    for kind in (int, float, complex):
+        if isinstance(x, kind):
+            return kind
+    return np.asarray(x).dtype
+
+
+def _signature(ufunc: np.ufunc, dtype: Any) -> tuple[Any, ...] | None:
+    """NumPy's dtype= as the signature that it stands for."""
+    return None if dtype is None else (None,) * ufunc.nin + (np.dtype(dtype),) * ufunc.nout
+
+
+# --- NumPy computes ---------------------------------------------------------------------------------------
+
+
+def _results_to_fill(
+    ufunc: np.ufunc,
+    inputs: tuple[Any, ...],
+    *,
+    where: Any = True,
+    dtype: Any = None,
+    casting: Any = "same_kind",
+    order: str = "K",
+    subok: bool = True,
+    **others: Any,
+) -> tuple[ndarray, ...]:
+    """Arrays for large results, so that NumPy writes them in place; () where it should allocate them itself.
+
+    It should when they are small, or when only the call can tell what they are. An error is left to the
+    call, whose message is better.
+    """
+    arrays = [x for x in inputs if isinstance(x, (ndarray, np.ndarray))]
+    if others or ufunc.signature is not None or max((x.nbytes for x in arrays), default=0) < _BIG:
+        return ()
+    if any(type(x) not in (ndarray, np.ndarray) for x in arrays):
+        return ()  # a subclass makes its own results
+    try:
+        shape = np.broadcast_shapes(*map(np.shape, inputs), np.shape(where))
+        types = (*map(_weak_type, inputs), *(None,) * ufunc.nout)
+        loop = ufunc.resolve_dtypes(types, signature=_signature(ufunc, dtype), casting=casting)
+    except (TypeError, ValueError):
+        return ()
+    dtypes = loop[ufunc.nin :]
+    if shape == () or any(dtype is None or dtype.hasobject for dtype in dtypes):
+        return ()
+    like = next((x for x in arrays if x.ndim == len(shape)), None)
+    order = _layout.check_order(order)
+    device = _device_of(inputs)
+    return tuple(_layout.empty(shape, dtype, order, like, device=device) for dtype in dtypes)
+
+
+# --- kernels compute ------------------------------------------------------------------------------------------
+
+
+def _call_kernel(
+    ufunc: np.ufunc,
+    inputs: tuple[Any, ...],
+    out: tuple[Any, ...],
+    *,
+    dtype: Any = None,
+    casting: Any = "same_kind",
+    order: str = "K",
+    subok: bool = True,
+) -> Any:
+    """A call of a ufunc that has kernels; NotImplemented when NumPy has to do it."""
+    signature = _signature(ufunc, dtype)
+
+    def resolve(types: tuple[Any, ...]) -> Sequence[Dtype]:
+        return ufunc.resolve_dtypes(types, signature=signature, casting=casting)
+
+    return _elementwise(_KERNELS[ufunc], resolve, inputs, out[0] if out else None, order, ufunc)
+
+
+def _elementwise(
+    name: str,
+    resolve: Resolver,
+    inputs: tuple[Any, ...],
+    out: Any,
+    order: str,
+    in_numpy: Callable[..., Any],
+) -> Any:
+    """Runs a kernel; NotImplemented when there is none for these operands.
+
+    resolve   (types of the inputs…, type of out or None) → dtypes of the loop, as ufunc.resolve_dtypes
+    in_numpy  the operation in NumPy, whose error is raised when the shapes do not fit
+    """
+    if not all(map(_kernel_can_take, inputs)) or all(np.ndim(x) == 0 for x in inputs):
+        return NotImplemented
+    if out is not None and not (isinstance(out, ndarray) and _has_kernels(out)):
+        return NotImplemented
+    types = tuple(map(_weak_type, inputs))
+    *input_dtypes, result_dtype = resolve((*types, None if out is None else out.dtype))
+    dtype = input_dtypes[0]
+    if any(other != dtype for other in input_dtypes) or (dtype, result_dtype) not in _LOOPS[name]:
+        return NotImplemented
+    shape = _common_shape(inputs, out, in_numpy)
+    device = _device_of(inputs) if out is None else out.device
+    operands = tuple(_kernel_operand(x, dtype, device) for x in inputs)
+    if out is None:
+        like = next((x for x in inputs if np.ndim(x) == len(shape)), None)
+        order = _layout.check_order(order)
+        out = target = _layout.empty(shape, result_dtype, order, like, device=device)
+    elif not out.flags.writeable:
+        raise ValueError("output array is read-only")
+    elif out.dtype != result_dtype or any(_overlap(x, out) for x in operands):
+        target = _core.empty(shape, result_dtype, device=device)
+    else:
+        target = out
+    _core.run(name, operands, target)
+    if target is not out:
+        _core.cast(target, out)
+    return out
+
+
+def _has_kernels(array: Any) -> bool:
+    return array.dtype in _core.kernel_dtypes and bool(array.flags.aligned)
+
+
+def _kernel_can_take(x: Any) -> bool:
+    """Arrays of a type with kernels; any single number (its value decides nothing but itself)."""
+    if type(x) in (ndarray, np.ndarray):
+        return _has_kernels(x) or (x.ndim == 0 and x.dtype.kind in "biuf")
+    if isinstance(x, np.generic):
+        return x.dtype.kind in "biuf"
+    return isinstance(x, (int, float))
+
+
+def _device_of(inputs: tuple[Any, ...]) -> str | None:
+    """Device of the first operand in managed memory, where the others and the result join it."""
+    return next((x.device for x in inputs if isinstance(x, ndarray)), None)
+
+
+def _kernel_operand(x: Any, dtype: Dtype, device: str | None) -> Any:
+    """x for a loop of `dtype`: an array in managed memory, or a NumPy scalar."""
+    if not isinstance(x, (ndarray, np.ndarray)):
+        return dtype.type(x)
+    if x.ndim == 0 and (isinstance(x, np.ndarray) or not _has_kernels(x)):
+        return dtype.type(x[()])
+    if isinstance(x, np.ndarray):
+        shared = _core.alias(x)
+        x = _layout.copy_of(x, device=device) if shared is None else shared
+    if x.dtype == dtype:
+        return x
+    converted = _layout.empty(x.shape, dtype, "K", x, device=x.device)
+    _core.cast(x, converted)
+    return converted
+
+
+def _common_shape(
+    inputs: tuple[Any, ...], out: ndarray | None, in_numpy: Callable[..., Any]
+) -> tuple[int, ...]:
+    """The shape of the result; raises NumPy's error when the operands do not fit."""
+    shapes = [np.shape(x) for x in inputs]
+    if out is not None:
+        shapes.append(out.shape)
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        pass
+    else:
+        if out is None or shape == out.shape:
+            return shape
+    *input_shapes, out_shape = shapes if out is not None else (*shapes, None)
+    stand_ins = map(_stand_in, input_shapes)
+    in_numpy(*stand_ins, out=None if out_shape is None else _stand_in(out_shape))
+    raise ValueError(f"operands could not be broadcast together with shapes {shapes}")
+
+
+def _stand_in(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A writable array of a shape that takes no memory."""
+    return np.lib.stride_tricks.as_strided(np.zeros(1), shape, (0,) * len(shape))
+
+
+def _overlap(x: Any, out: ndarray) -> bool:
+    """Whether writing `out` element by element could change elements of x that are still to be read."""
+    if x is out or not isinstance(x, ndarray):
+        return False
+    start, size = _core.extent(x)
+    out_start, out_size = _core.extent(out)
+    if start + size <= out_start or out_start + out_size <= start:
+        return False
+    return (start, x.shape, x.strides, x.dtype) != (out_start, out.shape, out.strides, out.dtype)
+
+
+def _sum_kernel(
+    a: Any,
+    *,
+    out: Any,
+    axis: Any = 0,
+    dtype: Any = None,
+    keepdims: bool = False,
+    initial: Any = np._NoValue,
+    where: Any = True,
+) -> Any:
+    """np.add.reduce by the sum kernel; NotImplemented when NumPy has to do it."""
+    if type(a) is not ndarray or a.ndim == 0 or not _has_kernels(a):
+        return NotImplemented
+    if initial is not np._NoValue or where is not True:
+        return NotImplemented
+    if dtype is None:
+        dtype = _SUMS[a.dtype] if out is None else out.dtype
+    dtype = np.dtype(dtype)
+    if dtype != _SUMS[a.dtype]:
+        if _SUMS.get(dtype) != dtype or not np.can_cast(a.dtype, dtype, "safe"):
+            return NotImplemented
+        a = _kernel_operand(a, dtype, a.device)
+    axes = tuple(range(a.ndim)) if axis is None else normalize_axis_tuple(axis, a.ndim)
+    if not axes:
+        return NotImplemented
+    shape = tuple(
+        1 if i in axes else n for i, n in enumerate(a.shape) if keepdims or i not in axes
+    )
+    if out is None:
+        target = _core.empty(shape, dtype, device=a.device)
+    elif not isinstance(out, ndarray) or (out.shape, out.dtype) != (shape, dtype):
+        return NotImplemented
+    elif not out.flags.writeable or _overlap(a, out):
+        return NotImplemented
+    else:
+        target = out
+    _core.sum_into(a, axes, target)
+    return target[()] if shape == () and out is None else target
+
+
+# --- axpy ------------------------------------------------------------------------------------------------------
+
+
+def axpy(alpha: Any, x: Any, y: Any, out: Any = None) -> Any:
+    """alpha * x + y, computed in the type that NumPy gives the three operands together.
+
+    A kernel rounds once (fused multiply-add), NumPy on the host twice.
+    """
+    if isinstance(out, tuple):
+        (out,) = out
+    if out is not None and not isinstance(out, (ndarray, np.ndarray)):
+        raise TypeError(f"out must be an array, not {type(out).__name__!r}")
+    operands = tuple(v if isinstance(v, _AS_THEY_ARE) else _as_array(v) for v in (alpha, x, y))
+    if _core.has_kernels():
+        result = _elementwise("axpy", _axpy_types, operands, out, "K", _axpy_in_numpy)
+        if result is not NotImplemented:
+            return result
+    shape = _common_shape(operands, out, _axpy_in_numpy)
+    given = out
+    if out is None and shape != ():
+        dtype = _axpy_types((*map(_weak_type, operands), None))[0]
+        like = next((v for v in operands if np.ndim(v) == len(shape)), None)
+        if isinstance(like, (ndarray, np.ndarray)) and not dtype.hasobject:
+            given = _layout.empty(shape, dtype, "K", like, device=_device_of(operands))
+    result = _axpy_in_numpy(*map(_to_host, operands), out=_to_host_writable(given))
+    return _returned(result, given)
+
+
+def _axpy_types(types: tuple[Any, ...]) -> Sequence[Dtype]:
+    """As ufunc.resolve_dtypes: types of the three operands, and of out or None."""
+    *inputs, out = types
+    dtype = np.result_type(*(t(0) if isinstance(t, type) else t for t in inputs))
+    return np.add.resolve_dtypes((dtype, dtype, out), signature=(dtype, dtype, dtype))[:1] * 4
+
+
+def _axpy_in_numpy(alpha: Any, x: Any, y: Any, out: Any = None) -> Any:
+    dtype = _axpy_types((*map(_weak_type, (alpha, x, y)), None if out is None else out.dtype))[0]
+    if out is not None and out.dtype == dtype and not np.may_share_memory(out, y):
+        product = np.multiply(alpha, x, out=out, dtype=dtype)
+    else:
+        product = np.multiply(alpha, x, dtype=dtype)
+    return np.add(product, y, out=out, dtype=dtype)

@@ -89,13 +89,15 @@ _methods.attach()
 _core._set_hooks(ufunc=_ufunc.call)
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("fromfile", "load", "save"):  # imported at first use
-        from umem import _io
+if not TYPE_CHECKING:
 
-        globals()[name] = value = getattr(_io, name)
-        return value
-    raise AttributeError(f"module 'umem' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in ("fromfile", "load", "save"):  # imported at first use
+            from umem import _io
+
+            globals()[name] = value = getattr(_io, name)
+            return value
+        raise AttributeError(f"module 'umem' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

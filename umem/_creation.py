@@ -7,7 +7,7 @@ Each takes `device=`, the GPU that owns the memory, and `home=`, where its pages
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ __all__ = [
 
 def ones(
     shape: Shape,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: object = None,
@@ -41,14 +41,21 @@ def ones(
 ) -> ndarray:
     """A new array of ones (float64 unless dtype is given), as np.ones."""
     result = empty(shape, float if dtype is None else dtype, order, device=device, home=home)
-    result.fill(1)
+    return _fill_with_ones(result)
+
+
+def _fill_with_ones(result: ndarray) -> ndarray:
+    if result.dtype.kind == "V":
+        result[...] = np.ones((), int)  # what is one in raw bytes or in a record, only a cast knows
+    else:
+        result.fill(1)
     return result
 
 
 def full(
     shape: Shape,
     fill_value: Any,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: object = None,
@@ -56,7 +63,9 @@ def full(
 ) -> ndarray:
     """A new array filled with a value (or a value that broadcasts), as np.full."""
     if dtype is None:
-        dtype = fill_value.dtype if isinstance(fill_value, ndarray) else np.asarray(fill_value).dtype
+        dtype = (
+            fill_value.dtype if isinstance(fill_value, ndarray) else np.asarray(fill_value).dtype
+        )
     result = empty(shape, dtype, order, device=device, home=home)
     result[...] = fill_value
     return result
@@ -64,9 +73,9 @@ def full(
 
 def _like(
     prototype: Any,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     order: str | None,
-    shape: Shape | None,
+    shape: Any,
     device: object,
     home: object,
     make: Any = empty,
@@ -95,7 +104,7 @@ def _as_shape(shape: Any) -> tuple[int, ...]:
 
 def empty_like(
     prototype: ArrayLike,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
     shape: Shape | None = None,
@@ -113,7 +122,7 @@ def empty_like(
 
 def zeros_like(
     a: ArrayLike,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
     shape: Shape | None = None,
@@ -127,7 +136,7 @@ def zeros_like(
 
 def ones_like(
     a: ArrayLike,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
     shape: Shape | None = None,
@@ -136,15 +145,13 @@ def ones_like(
     home: object = None,
 ) -> ndarray:
     """Ones in the shape, dtype and memory order of another array, as np.ones_like."""
-    result = _like(a, dtype, order, shape, device, home)
-    result.fill(1)
-    return result
+    return _fill_with_ones(_like(a, dtype, order, shape, device, home))
 
 
 def full_like(
     a: ArrayLike,
     fill_value: Any,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
     shape: Shape | None = None,
@@ -175,15 +182,16 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
     device: object = None,
     home: object = None,
 ) -> Any:
     """Evenly spaced values over an interval, as np.linspace; with retstep, (array, step)."""
-    start, stop = (x.read() if isinstance(x, ndarray) else x for x in (start, stop))
-    computed, step = np.linspace(start, stop, num, endpoint, True, dtype, axis)
+    ends: list[Any] = [x.read() if isinstance(x, ndarray) else x for x in (start, stop)]
+    with_step = cast("Any", np.linspace)  # its overloads do not take a retstep that varies
+    computed, step = with_step(*ends, num, endpoint, True, dtype, axis)
     result = _layout.copy_of(computed, device=device, home=home)
     if not retstep:
         return result
@@ -197,7 +205,7 @@ def linspace(
 
 def array(
     object: Any,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     *,
     copy: bool | None = True,
     order: str | None = "K",
@@ -220,7 +228,7 @@ def array(
 
 def asarray(
     a: Any,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
     copy: bool | None = None,
@@ -257,7 +265,7 @@ def copy(
 
 def _convert(
     data: Any,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     copy: bool | None,
     order: str | None,
     device: object,
@@ -297,7 +305,7 @@ def _refuse_copy(copy: bool | None) -> None:
         )
 
 
-def _import(data: Any, dtype: DTypeLike) -> tuple[ndarray | AnyArray, np.dtype[Any]]:
+def _import(data: Any, dtype: DTypeLike | None) -> tuple[ndarray | AnyArray, np.dtype[Any]]:
     """Data from outside managed memory, and the dtype it is to have there."""
     if not isinstance(data, np.ndarray):
         if hasattr(data, "__cuda_array_interface__"):
@@ -320,7 +328,7 @@ def _resolve(have: np.dtype[Any], dtype: DTypeLike) -> np.dtype[Any] | None:
         return wanted
     if wanted.itemsize == 0 and wanted.type is have.type:
         return have
-    if wanted.char in "mM" and np.datetime_data(wanted)[0] == "generic":
+    if wanted.char in "mM" and np.datetime_data(cast("Any", wanted))[0] == "generic":
         return have if wanted.type is have.type else None
     return None if wanted.itemsize == 0 else wanted
 

@@ -9,7 +9,6 @@ those in trailing corners from the end, so both address the corners as they woul
 
 from __future__ import annotations
 
-from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,7 +43,7 @@ class _Corners(_Shown):
 
     whole: tuple[int, ...]
 
-    @property  # type: ignore[override]
+    @property  # type: ignore[misc]
     def shape(self) -> tuple[int, ...]:
         return self.whole
 
@@ -64,7 +63,7 @@ def shown(
 
     threshold and edgeitems: as np.array2string gets them; None means NumPy's print options.
     """
-    options = np.get_printoptions()
+    options = _print_options()
     if threshold is None:
         threshold = options["threshold"]
     if edgeitems is None:
@@ -84,12 +83,17 @@ def shown(
     return corners
 
 
+def _print_options() -> dict[str, Any]:
+    try:
+        return dict(np.get_printoptions())
+    except KeyError:  # NumPy 2.2 with legacy="2.1"; edgeitems=0 has all elements read
+        return {"threshold": 0, "edgeitems": 0}
+
+
 def array_repr(self: _core.ndarray) -> str:
     """NumPy's repr for the same values, beginning with "umem.array("; reads only what it shows."""
-    override: Callable[[Any], str] | None = np.get_printoptions().get("override_repr")
-    if override is not None:
-        return override(self)
-    return np.array_repr(shown(self))
+    override: Callable[[Any], str] | None = _print_options().get("override_repr")
+    return np.array_repr(shown(self)) if override is None else override(self)
 
 
 def array_str(self: _core.ndarray) -> str:
@@ -106,6 +110,8 @@ def array_format(self: _core.ndarray, spec: str, /) -> str:
 
 def repr_html(self: _core.ndarray) -> str:
     """What notebooks show: where the array is, and its values."""
+    from html import escape  # not at import: it builds a large table
+
     facts = [
         ("shape", str(self.shape)),
         ("dtype", str(self.dtype)),

@@ -134,9 +134,9 @@ def _reduction(name: str) -> Callable[..., Any]:
     ) -> Any:
         if not isinstance(a, ndarray):
             return NotImplemented
-        if keepdims is not np._NoValue:
-            options["keepdims"] = keepdims
-        return getattr(a, name)(axis, dtype, out, **options)
+        options["keepdims"] = keepdims
+        given = {key: value for key, value in options.items() if value is not np._NoValue}
+        return getattr(a, name)(axis, dtype, out, **given)
 
     return reduce
 

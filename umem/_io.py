@@ -1,11 +1,11 @@
-"""Files: NumPy's .npy format and raw bytes, read straight into managed memory and written without moving a page of it."""
+"""Files: NumPy's .npy format and raw bytes, read straight into managed memory, written without moving a page."""
 
 from __future__ import annotations
 
 import io
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -102,7 +102,8 @@ def load(file: File, *, device: object = None, home: object = None) -> Any:
             return _layout.copy_of(loaded, device=device, home=home)
         with loaded:
             return {
-                name: _layout.copy_of(loaded[name], device=device, home=home) for name in loaded.files
+                name: _layout.copy_of(loaded[name], device=device, home=home)
+                for name in loaded.files
             }
 
 
@@ -135,7 +136,7 @@ def _read_array(
 def _fill(stream: IO[bytes], flat: ndarray) -> int:
     """Reads until the array of bytes is full or the file ends; returns how many were read."""
     done = 0
-    with memoryview(flat.numpy()) as memory:
+    with memoryview(cast("Any", flat)) as memory:
         while done < len(memory):
             if hasattr(stream, "readinto"):
                 count = stream.readinto(memory[done:])
@@ -179,7 +180,9 @@ def fromfile(
             position = stream.tell()
             end = stream.seek(0, os.SEEK_END)
             stream.seek(position)
-            count = max(end - position, 0) // kind.itemsize
+            if position > end:
+                raise ValueError(f"offset={offset} is beyond the end of the file")
+            count = (end - position) // kind.itemsize
         result = _core.empty((count,), kind, device=device, home=home)
         flat = _layout.flat_bytes(result)
         if flat is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether the dtype says all about itself: a number, not a string, record or time whose size or unit it may lack."""
+    """Whether the dtype is that of numbers. Those of strings and times may lack a size or unit."""
     return dtype.kind in "biufc"
 
 

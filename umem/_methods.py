@@ -25,7 +25,7 @@ _NO_VALUE: Any = np._NoValue
 
 
 def __array__(
-    self: ndarray, dtype: DTypeLike = None, copy: bool | None = None
+    self: ndarray, dtype: DTypeLike | None = None, copy: bool | None = None
 ) -> np.ndarray[Any, Any]:
     """What np.asarray gets where it does not take the memory itself: a view, or a copy where one is needed."""
     if dtype is not None and np.dtype(dtype) != self.dtype:
@@ -38,9 +38,7 @@ def __array__(
 def copy(self: ndarray, order: str = "C") -> ndarray:
     """A copy in managed memory, with the same device and home. What is on the GPU is copied there."""
     order = _layout.check_order(order, "C")
-    result = _layout.empty(
-        self.shape, self.dtype, order, self, device=self.device, home=self.home
-    )
+    result = _layout.empty(self.shape, self.dtype, order, self, device=self.device, home=self.home)
     result[...] = self
     return result
 
@@ -57,7 +55,7 @@ def astype(
     self: ndarray,
     dtype: DTypeLike,
     order: str = "K",
-    casting: str = "unsafe",
+    casting: Any = "unsafe",
     subok: bool = True,
     copy: bool = True,
 ) -> ndarray:
@@ -92,10 +90,10 @@ def flatten(self: ndarray, order: str = "C") -> ndarray:
 # --- reductions that have kernels ------------------------------------------------------------------------------
 
 
-def sum(  # noqa: A001
+def sum(
     self: ndarray,
     axis: Any = None,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     out: Any = None,
     keepdims: bool = False,
     initial: Any = _NO_VALUE,
@@ -107,7 +105,7 @@ def sum(  # noqa: A001
         options["out"] = (out,)
     if initial is not _NO_VALUE:
         options["initial"] = initial
-    if where is not True and where is not _NO_VALUE:
+    if where is not True:
         options["where"] = where
     return _ufunc.array_ufunc(self, np.add, "reduce", self, **options)
 
@@ -115,23 +113,21 @@ def sum(  # noqa: A001
 def mean(
     self: ndarray,
     axis: Any = None,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     out: Any = None,
     keepdims: bool = False,
     *,
     where: Any = True,
 ) -> Any:
     """As ndarray.mean."""
-    if _core.has_kernels() and self.dtype in _core.kernel_dtypes and self.size:
-        if dtype is None and out is None and (where is True or where is _NO_VALUE):
-            total = sum(self, axis, "f8" if self.dtype.kind == "i" else None, None, keepdims)
-            count = self.size // (total.size if isinstance(total, ndarray) else 1)
-            if isinstance(total, ndarray):
-                return _core.true_divide(total, count, out=total)
-            return total.dtype.type(total / count)
-    if where is _NO_VALUE:
-        where = True
-    return _mean_in_numpy(self, axis, dtype, out, keepdims, where=where)
+    plain = dtype is None and out is None and where is True
+    if not (plain and self.size and self.dtype in _core.kernel_dtypes and _core.has_kernels()):
+        return _mean_in_numpy(self, axis, dtype, out, keepdims, where=where)
+    total = sum(self, axis, "f8" if self.dtype.kind == "i" else None, None, keepdims)
+    count = self.size // np.size(total)
+    if isinstance(total, ndarray):
+        return _core.true_divide(total, count, out=total)
+    return total.dtype.type(total / count)
 
 
 # --- methods that are NumPy's -------------------------------------------------------------------------------------
@@ -209,6 +205,28 @@ def _operators(function: Any, name: str) -> dict[str, Any]:
     return methods
 
 
+def _power_ufunc(base: ndarray, exponent: Any) -> np.ufunc | None:
+    """The ufunc that NumPy's ** uses in place of power, if any."""
+    if type(exponent) is int and exponent == 2:
+        return np.square
+    if type(exponent) in (int, float) and base.dtype.kind in "fc":
+        return {0.5: np.sqrt, 2.0: np.square, -1.0: np.reciprocal}.get(exponent)
+    return None
+
+
+def __pow__(self: ndarray, exponent: Any) -> Any:
+    if _steps_back(exponent):
+        return NotImplemented
+    ufunc = _power_ufunc(self, exponent)
+    return np.power(self, exponent) if ufunc is None else ufunc(self)
+
+
+def __ipow__(self: ndarray, exponent: Any) -> Any:
+    ufunc = _power_ufunc(self, exponent)
+    options: Any = {"out": (self,)}
+    return np.power(self, exponent, **options) if ufunc is None else ufunc(self, **options)
+
+
 def _negative(self: ndarray) -> Any:
     return _core.negative(self)
 
@@ -230,29 +248,33 @@ def attach() -> None:
     methods.update((name, _from_numpy(name)) for name in _READING)
     methods.update((name, _from_numpy(name, _host.view)) for name in _IN_PLACE)
     methods.update((name, _from_numpy(name, ndarray.numpy)) for name in _VIEWS)
-    methods.update({
-        "__neg__": _negative,
-        "__array_ufunc__": _ufunc.array_ufunc,
-        "__array_function__": _function.array_function,
-        "__array__": __array__,
-        "__copy__": __copy__,
-        "__deepcopy__": __deepcopy__,
-        "__reduce_ex__": _pickle.reduce_ex,
-        "__repr__": _display.array_repr,
-        "__str__": _display.array_str,
-        "__format__": _display.array_format,
-        "_repr_html_": _display.repr_html,
-        "astype": astype,
-        "copy": copy,
-        "flatten": flatten,
-        "imag": _part("imag"),
-        "mT": property(_matrix_transpose),
-        "mean": mean,
-        "real": _part("real"),
-        "residency": _residency.residency,
-        "sum": sum,
-        "tobytes": _pickle.tobytes,
-        "tolist": tolist,
-    })
+    methods.update(
+        {
+            "__neg__": _negative,
+            "__pow__": __pow__,
+            "__ipow__": __ipow__,
+            "__array_ufunc__": _ufunc.array_ufunc,
+            "__array_function__": _function.array_function,
+            "__array__": __array__,
+            "__copy__": __copy__,
+            "__deepcopy__": __deepcopy__,
+            "__reduce_ex__": _pickle.reduce_ex,
+            "__repr__": _display.array_repr,
+            "__str__": _display.array_str,
+            "__format__": _display.array_format,
+            "_repr_html_": _display.repr_html,
+            "astype": astype,
+            "copy": copy,
+            "flatten": flatten,
+            "imag": _part("imag"),
+            "mT": property(_matrix_transpose),
+            "mean": mean,
+            "real": _part("real"),
+            "residency": _residency.residency,
+            "sum": sum,
+            "tobytes": _pickle.tobytes,
+            "tolist": tolist,
+        }
+    )
     for key, method in methods.items():
         setattr(ndarray, key, method)

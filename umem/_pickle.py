@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pickle import PickleBuffer
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def reduce_ex(self: ndarray, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         flat = _layout.flat_bytes(self)
         if flat is not None:
             _host.move_to_host(self)
-            data = PickleBuffer(flat)
+            data = PickleBuffer(cast("Any", flat))
     if data is None:
         data = tobytes(self, order)
     return _load, (data, self.dtype, self.shape, order, writeable)

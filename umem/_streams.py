@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# What each `with` that is open in this thread or task will undo, innermost last. It is kept per context and not
-# per object, so that one object can be entered again, and by several threads or tasks at once.
+# What each open `with` of this thread or task will undo, innermost last. Kept per context and not per
+# object, so that one object can be entered again, and by several threads or tasks at once.
 _open: ContextVar[tuple[Token[Any], ...]] = ContextVar("umem_open_contexts", default=())
 
 
@@ -44,20 +44,20 @@ class _Setting(Generic[_T]):
 def stream(s: object, /) -> _Setting[_core.Stream]:
     """`with umem.stream(s):` puts umem's GPU work of this thread or task on the stream `s`.
 
-    `s` is a `umem.Stream`, an integer handle (a `cudaStream_t`), or an object of another library: anything with
-    `__cuda_stream__`, a `torch.cuda.Stream`, a CuPy or a Numba stream. The stream must stay alive inside the block. On
-    the host backend there is nothing to order, and any stream is accepted.
-
-    The value of the `with` statement is the `umem.Stream`.
+    `s` is a `umem.Stream`, an integer handle (a `cudaStream_t`), or an object of another library:
+    anything with `__cuda_stream__`, a `torch.cuda.Stream`, a CuPy or a Numba stream. The stream behind
+    a bare handle must stay alive inside the block. Without a GPU there is nothing to order, and any
+    stream is accepted. The value of the `with` statement is the `umem.Stream`.
     """
     return _Setting(_core.current_stream, s if isinstance(s, _core.Stream) else _core.Stream(s))
 
 
 def deferred() -> _Setting[bool]:
-    """`with umem.deferred():` lets kernels return before they are done even where a host view of their memory lives.
+    """`with umem.deferred():` lets kernels return early even where a host view of their memory lives.
 
-    A kernel that writes memory which a NumPy array, a memoryview or a CPU tensor also shows completes before it returns, so
-    that the view never shows old values (rule 3 of docs/coherence.md). Inside this block it does not: call
-    `umem.synchronize()` before you read such a view. Reading through umem (`np.asarray(a)`, `a[0]`, `print(a)`) waits as ever.
+    A kernel that writes memory which a NumPy array, a memoryview or a CPU tensor also shows
+    completes before it returns, so that the view never shows old values (rule 3 of
+    docs/coherence.md). Inside this block it does not: call `umem.synchronize()` before you read such
+    a view. Reading through umem (`np.asarray(a)`, `a[0]`, `print(a)`) waits as ever.
     """
     return _Setting(_core.deferred_var, True)

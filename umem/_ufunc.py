@@ -32,14 +32,32 @@ _KERNELS = {
 # Arguments of a ufunc call that the kernel path understands; any other sends the call to NumPy.
 _KERNEL_ARGUMENTS = frozenset(("out", "dtype", "casting", "order", "subok"))
 # What the sum kernel adds up, and to what.
-_SUMS = {np.dtype(t): np.dtype(r) for t, r in (("f4", "f4"), ("f8", "f8"), ("i4", "i8"), ("i8", "i8"))}
+_SUMS = {
+    np.dtype(t): np.dtype(r) for t, r in (("f4", "f4"), ("f8", "f8"), ("i4", "i8"), ("i8", "i8"))
+}
 _LOOPS = {name: frozenset(_core.op_loops(name)) for name in (*_KERNELS.values(), "axpy")}
 _SUM_ARGUMENTS = frozenset(("axis", "dtype", "out", "keepdims", "initial", "where"))
 _BOOL = np.dtype(bool)
 _BIG = 1 << 16  # bytes of an operand from which on a result is not copied
 # Operands NumPy takes as they are. Other array types are converted before it sees them, since some
 # would make the result one of theirs.
-_AS_THEY_ARE = (ndarray, np.ndarray, np.generic, int, float, complex, str, bytes, list, tuple, type(None))
+_AS_THEY_ARE = (
+    ndarray,
+    np.ndarray,
+    np.generic,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    list,
+    tuple,
+    type(None),
+)
+
+
+# Types of most operands, to save looking further.
+_COMMON = frozenset((ndarray, np.ndarray, int, float, np.float64, np.float32, np.int64, np.int32))
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,15 +81,20 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def array_ufunc(self: Any, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
     """NumPy's __array_ufunc__ (NEP 13): `out` is a tuple when it is given."""
     out: tuple[Any, ...] = kwargs.pop("out", ())
-    if any(map(_is_foreign, inputs)) or any(map(_is_foreign, out)):
+    if not _COMMON.issuperset(map(type, inputs)):
+        if any(map(_is_foreign, inputs)):
+            return NotImplemented
+        inputs = tuple(map(_operand, inputs))
+    if any(map(_is_foreign, out)):
         return NotImplemented
-    inputs = tuple(x if isinstance(x, _AS_THEY_ARE) else _as_array(x) for x in inputs)
     if method == "outer" and len(inputs) == 2 and not kwargs.keys() & {"where"}:
         inputs = _spread(*inputs)
         method = "__call__"
     if _core.has_kernels():
-        result = NotImplemented
+        result: Any = NotImplemented
         if method == "__call__" and ufunc in _KERNELS and kwargs.keys() <= _KERNEL_ARGUMENTS:
+            if self is not None and not kwargs:  # the C code may do, and comes back here if not
+                return getattr(_core, _KERNELS[ufunc])(*inputs, *out)
             result = _call_kernel(ufunc, inputs, out, **kwargs)
         elif method == "reduce" and ufunc is np.add and kwargs.keys() <= _SUM_ARGUMENTS:
             result = _sum_kernel(*inputs, out=out[0] if out else None, **kwargs)
@@ -103,8 +126,10 @@ def _is_foreign(x: Any) -> bool:
     return handler is not None and handler is not _NUMPY_HANDLER and not isinstance(x, ndarray)
 
 
-def _as_array(x: Any) -> Any:
+def _operand(x: Any) -> Any:
     """Arrays of other libraries as umem's or NumPy's; anything else as it is."""
+    if isinstance(x, _AS_THEY_ARE):
+        return x
     if hasattr(x, "__cuda_array_interface__"):
         return asarray(x)
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
@@ -153,9 +178,12 @@ def _weak_type(x: Any) -> Any:
     return np.asarray(x).dtype
 
 
-def _signature(ufunc: np.ufunc, dtype: Any) -> tuple[Any, ...] | None:
-    """NumPy's dtype= as the signature that it stands for."""
-    return None if dtype is None else (None,) * ufunc.nin + (np.dtype(dtype),) * ufunc.nout
+def _loop(ufunc: np.ufunc, types: tuple[Any, ...], dtype: Any, casting: Any) -> Sequence[Dtype]:
+    """dtypes of the loop that NumPy would run."""
+    if dtype is None:
+        return ufunc.resolve_dtypes(types, casting=casting)
+    signature = (None,) * ufunc.nin + (np.dtype(dtype),) * ufunc.nout
+    return ufunc.resolve_dtypes(types, signature=signature, casting=casting)
 
 
 # --- NumPy computes ---------------------------------------------------------------------------------------
@@ -185,7 +213,7 @@ def _results_to_fill(
     try:
         shape = np.broadcast_shapes(*map(np.shape, inputs), np.shape(where))
         types = (*map(_weak_type, inputs), *(None,) * ufunc.nout)
-        loop = ufunc.resolve_dtypes(types, signature=_signature(ufunc, dtype), casting=casting)
+        loop = _loop(ufunc, types, dtype, casting)
     except (TypeError, ValueError):
         return ()
     dtypes = loop[ufunc.nin :]
@@ -211,10 +239,9 @@ def _call_kernel(
     subok: bool = True,
 ) -> Any:
     """A call of a ufunc that has kernels; NotImplemented when NumPy has to do it."""
-    signature = _signature(ufunc, dtype)
 
     def resolve(types: tuple[Any, ...]) -> Sequence[Dtype]:
-        return ufunc.resolve_dtypes(types, signature=signature, casting=casting)
+        return _loop(ufunc, types, dtype, casting)
 
     return _elementwise(_KERNELS[ufunc], resolve, inputs, out[0] if out else None, order, ufunc)
 
@@ -295,24 +322,23 @@ def _kernel_operand(x: Any, dtype: Dtype, device: str | None) -> Any:
 
 
 def _common_shape(
-    inputs: tuple[Any, ...], out: ndarray | None, in_numpy: Callable[..., Any]
+    inputs: tuple[Any, ...], out: Any, in_numpy: Callable[..., Any]
 ) -> tuple[int, ...]:
     """The shape of the result; raises NumPy's error when the operands do not fit."""
-    shapes = [np.shape(x) for x in inputs]
+    shapes: list[tuple[int, ...]] = [np.shape(x) for x in inputs]
     if out is not None:
         shapes.append(out.shape)
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     try:
-        shape = np.broadcast_shapes(*shapes)
+        shape: tuple[int, ...] = np.broadcast_shapes(*shapes)
     except ValueError:
         pass
     else:
         if out is None or shape == out.shape:
             return shape
-    *input_shapes, out_shape = shapes if out is not None else (*shapes, None)
-    stand_ins = map(_stand_in, input_shapes)
-    in_numpy(*stand_ins, out=None if out_shape is None else _stand_in(out_shape))
+    stand_ins = [_stand_in(shape) for shape in shapes]
+    in_numpy(*stand_ins[: len(inputs)], out=None if out is None else stand_ins[-1])
     raise ValueError(f"operands could not be broadcast together with shapes {shapes}")
 
 
@@ -354,22 +380,37 @@ def _sum_kernel(
         if _SUMS.get(dtype) != dtype or not np.can_cast(a.dtype, dtype, "safe"):
             return NotImplemented
         a = _kernel_operand(a, dtype, a.device)
-    axes = tuple(range(a.ndim)) if axis is None else normalize_axis_tuple(axis, a.ndim)
+    axes = _sum_axes(axis, a.shape)
     if not axes:
         return NotImplemented
-    shape = tuple(
-        1 if i in axes else n for i, n in enumerate(a.shape) if keepdims or i not in axes
-    )
+    shape = tuple(1 if i in axes else n for i, n in enumerate(a.shape) if keepdims or i not in axes)
     if out is None:
         target = _core.empty(shape, dtype, device=a.device)
-    elif not isinstance(out, ndarray) or (out.shape, out.dtype) != (shape, dtype):
-        return NotImplemented
-    elif not out.flags.writeable or _overlap(a, out):
+    elif not _is_sum_target(out, shape, dtype) or _overlap(a, out):
         return NotImplemented
     else:
         target = out
     _core.sum_into(a, axes, target)
     return target[()] if shape == () and out is None else target
+
+
+def _sum_axes(axis: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes to sum over, in ascending order; raises NumPy's error when they are not such."""
+    if axis is None:
+        return tuple(range(len(shape)))
+    try:
+        return tuple(sorted(normalize_axis_tuple(axis, len(shape))))
+    except (TypeError, ValueError):
+        np.add.reduce(_stand_in(shape), axis=axis)
+        raise
+
+
+def _is_sum_target(out: Any, shape: tuple[int, ...], dtype: Dtype) -> bool:
+    return (
+        isinstance(out, ndarray)
+        and (out.shape, out.dtype) == (shape, dtype)
+        and out.flags.writeable
+    )
 
 
 # --- axpy ------------------------------------------------------------------------------------------------------
@@ -384,20 +425,20 @@ def axpy(alpha: Any, x: Any, y: Any, out: Any = None) -> Any:
         (out,) = out
     if out is not None and not isinstance(out, (ndarray, np.ndarray)):
         raise TypeError(f"out must be an array, not {type(out).__name__!r}")
-    operands = tuple(v if isinstance(v, _AS_THEY_ARE) else _as_array(v) for v in (alpha, x, y))
+    operands: tuple[Any, ...] = tuple(map(_operand, (alpha, x, y)))
     if _core.has_kernels():
         result = _elementwise("axpy", _axpy_types, operands, out, "K", _axpy_in_numpy)
         if result is not NotImplemented:
             return result
     shape = _common_shape(operands, out, _axpy_in_numpy)
-    given = out
+    given: Any = out
     if out is None and shape != ():
         dtype = _axpy_types((*map(_weak_type, operands), None))[0]
         like = next((v for v in operands if np.ndim(v) == len(shape)), None)
         if isinstance(like, (ndarray, np.ndarray)) and not dtype.hasobject:
             given = _layout.empty(shape, dtype, "K", like, device=_device_of(operands))
-    result = _axpy_in_numpy(*map(_to_host, operands), out=_to_host_writable(given))
-    return _returned(result, given)
+    alpha, x, y = map(_to_host, operands)
+    return _returned(_axpy_in_numpy(alpha, x, y, _to_host_writable(given)), given)
 
 
 def _axpy_types(types: tuple[Any, ...]) -> Sequence[Dtype]:

@@ -49,6 +49,7 @@ um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
                             "a kernel is running on a GPU without concurrent managed access, and the host may not touch managed memory "
                             "until it has finished: call umem.synchronize() first");
     }
+    block->discarded_size = 0; /* the host may write from now on */
     if (!atomic_load(&block->exported)) *wait = wait_for_block_locked(block);
     pthread_mutex_unlock(&ctx->lock);
     if (atomic_load(&block->exported)) *wait = (um_wait){.needed = true, .everything = true, .ctx = um_context_ref(ctx)};
@@ -68,6 +69,10 @@ void um_host_view_remove(um_block *block, bool writable) {
 void um_host_view_forever(um_block *block, bool writable) {
     atomic_store(&block->viewed_forever, true);
     if (writable) atomic_store(&block->writable_forever, true);
+}
+
+bool um_block_has_unseen_writers(const um_block *block) {
+    return atomic_load(&block->writable_views) || atomic_load(&block->writable_forever) || atomic_load(&block->exported);
 }
 
 /* --- the device side: umem's own work -------------------------------------------------------------------------------------- */
@@ -132,6 +137,7 @@ um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count
         um_block *block = accesses[i].block;
         pthread_mutex_lock(&ctx->lock);
         um_stream *dead = set_last_use_locked(block, stream, sequence);
+        if (accesses[i].write) block->discarded_size = 0;
         if (!block->populated_all) um_residency_note_gpu_locked(block, accesses[i].offset, accesses[i].size, accesses[i].dense);
         pthread_mutex_unlock(&ctx->lock);
         um_stream_destroy(dead);
@@ -168,19 +174,36 @@ static um_status prepare_export(um_block *block, um_stream *consumer, um_error *
     return um_prefetch(ctx, &whole, 1, device, consumer, err);
 }
 
+/* From now on work on the block may be unseen. */
+static void mark_exported(um_block *block) {
+    pthread_mutex_lock(&block->ctx->lock);
+    block->populated_unseen = true;
+    block->discarded_size = 0;
+    pthread_mutex_unlock(&block->ctx->lock);
+    atomic_store(&block->gpu_touched, true);
+    atomic_store(&block->exported, true);
+}
+
 um_status um_device_export(um_block *block, um_stream *consumer, um_wait *wait, um_error *err) {
     um_context *ctx = block->ctx;
     *wait = UM_WAIT_NONE;
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK) return status;
-    if (block->held && !atomic_load(&block->exported)) status = prepare_export(block, consumer, err);
+    if (block->held && !atomic_load(&block->prepared)) status = prepare_export(block, consumer, err);
     if (status == UM_OK && consumer) status = order_behind_block(consumer, block, err);
     if (status != UM_OK) return status;
+    atomic_store(&block->prepared, true);
     pthread_mutex_lock(&ctx->lock);
     if (!consumer && block->stream != &ctx->legacy[block->device]) *wait = wait_for_block_locked(block);
-    block->populated_unseen = true;
     pthread_mutex_unlock(&ctx->lock);
-    atomic_store(&block->gpu_touched, true);
-    atomic_store(&block->exported, true);
+    mark_exported(block);
+    return UM_OK;
+}
+
+um_status um_device_mark(um_block *block, um_error *err) {
+    um_status status = um_context_check(block->ctx, err);
+    if (status != UM_OK) return status;
+    if (block->held && !atomic_load(&block->exported)) (void)um_residency_host_share(block);
+    mark_exported(block);
     return UM_OK;
 }

@@ -50,11 +50,14 @@ struct um_block {
     _Atomic(bool) viewed_forever;     /* a host hand-out whose end cannot be seen was made … */
     _Atomic(bool) writable_forever;   /* … and may be written through */
     _Atomic(bool) exported;           /* another GPU library may be using the block */
+    _Atomic(bool) prepared;           /* the first hand-out to a GPU consumer has been made */
     _Atomic(bool) gpu_touched;        /* a GPU may have touched the block at all */
 
     bool populated_all;           /* [lock] every page is known to exist somewhere */
     bool populated_unseen;        /* [lock] a GPU may have populated pages that `populated` does not show */
     unsigned char *populated;     /* [lock] one bit per page known to exist; NULL: none. From the page of span.ptr on */
+
+    size_t discarded_offset, discarded_size; /* [lock] range whose contents the program has given up and nothing has written since */
 
     uint64_t freed_epoch;         /* [lock] um_context.syncs_started at the time of the free: only a later synchronise counts */
     um_block *next_waiting;       /* [lock] */
@@ -137,13 +140,15 @@ void um_pool_drain(um_context *ctx);
 void um_block_destroy(um_context *ctx, um_block *block, bool waited);
 static inline size_t um_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
+/* --- um_coherence.c ------------------------------------------------------------------------------------------------ */
+/* Whether something that umem cannot see may write the block at any time: a writable host view, or another GPU library. */
+bool um_block_has_unseen_writers(const um_block *block);
+
 /* --- um_residency.c -------------------------------------------------------------------------------------------------- */
 /* A GPU has touched [offset, offset + size); `all` says every page of it. [lock] held. */
 void um_residency_note_gpu_locked(um_block *block, size_t offset, size_t size, bool all);
 /* Pages of the range exist (a prefetch made them). [lock] held. */
 void um_residency_note_populated_locked(um_block *block, size_t offset, size_t size);
-/* Nothing is known of the pages of the range any more. [lock] held. */
-void um_residency_forget_locked(um_block *block, size_t offset, size_t size);
 /* Whether the host maps every page of [ptr, ptr + size). False when that cannot be known. */
 bool um_host_resident(const char *ptr, size_t size);
 /* Share of pages that the host maps, 0 to 1, noting them as populated; negative when that cannot be known. */

@@ -28,24 +28,57 @@ um_status um_location_check(um_context *ctx, um_location where, um_error *err) {
 /* The legacy stream of `device` when the caller names none. */
 static um_stream *stream_or_legacy(um_context *ctx, um_stream *stream, int device) { return stream ? stream : &ctx->legacy[device]; }
 
+/* Takes the part of a range whose contents the program has given up; size 0 when there is none. */
+static um_range take_discarded(const um_access *range) {
+    um_block *block = range->block;
+    um_range taken = {0};
+    pthread_mutex_lock(&block->ctx->lock);
+    size_t begin = range->offset > block->discarded_offset ? range->offset : block->discarded_offset;
+    size_t end = range->offset + range->size;
+    size_t discarded_end = block->discarded_offset + block->discarded_size;
+    if (end > discarded_end) end = discarded_end;
+    if (block->discarded_size && begin < end) {
+        block->discarded_size = 0;
+        taken = (um_range){block->span.ptr + begin, end - begin};
+    }
+    pthread_mutex_unlock(&block->ctx->lock);
+    return taken;
+}
+
+/* Discards what of the range may be discarded, so that the prefetch that follows on the same stream moves nothing for it. */
+static um_status discard_before_prefetch(const um_access *range, um_stream *on, um_error *err) {
+    um_block *block = range->block;
+    um_range discarded = take_discarded(range);
+    if (!discarded.size || um_block_has_unseen_writers(block)) return UM_OK;
+    um_access access = {.block = block, .offset = range->offset, .size = range->size};
+    um_status status = um_work_begin(on, &access, 1, err);
+    if (status != UM_OK) return status;
+    status = block->ctx->backend->ops->discard(block->ctx->backend, discarded, on->device, on->handle, err);
+    um_work_abandon(on); /* it is the prefetch that the program asked for, and nobody waits for that */
+    return status;
+}
+
 um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream, um_error *err) {
     um_status status = um_context_check(ctx, err);
     if (status == UM_OK) status = um_location_check(ctx, where, err);
     if (status != UM_OK || !count) return status;
     um_range *parts = malloc(count * sizeof *parts);
     if (!parts) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for %zu ranges", count);
+    bool cuda = um_context_is_cuda(ctx);
     size_t used = 0;
     int device = 0;
     for (size_t i = 0; i < count; i++) {
         if (!ranges[i].size) continue;
-        if (!used) device = where.kind == UM_LOCATION_DEVICE && um_context_is_cuda(ctx) ? where.id : ranges[i].block->device;
+        if (!used) device = where.kind == UM_LOCATION_DEVICE && cuda ? where.id : ranges[i].block->device;
         parts[used++] = (um_range){ranges[i].block->span.ptr + ranges[i].offset, ranges[i].size};
     }
     /* A device without concurrent access takes whole allocations at each launch: there is nothing to start early. */
     if (used && ctx->backend->concurrent) {
         um_stream *on = stream_or_legacy(ctx, stream, device);
-        status = ctx->backend->ops->prefetch(ctx->backend, parts, used, where, on->device, on->handle, err);
-        for (size_t i = 0; i < count && status == UM_OK && um_context_is_cuda(ctx); i++) {
+        for (size_t i = 0; i < count && status == UM_OK && cuda; i++)
+            if (ranges[i].size) status = discard_before_prefetch(&ranges[i], on, err);
+        if (status == UM_OK) status = ctx->backend->ops->prefetch(ctx->backend, parts, used, where, on->device, on->handle, err);
+        for (size_t i = 0; i < count && status == UM_OK && cuda; i++) {
             um_block *block = ranges[i].block;
             pthread_mutex_lock(&ctx->lock);
             um_residency_note_populated_locked(block, ranges[i].offset, ranges[i].size);
@@ -110,31 +143,22 @@ um_status um_set_home(um_block *block, um_location home, um_error *err) {
     return UM_OK;
 }
 
-um_status um_discard(um_block *block, size_t offset, size_t size, um_stream *stream, um_error *err) {
+um_status um_discard(um_block *block, size_t offset, size_t size, um_error *err) {
     um_context *ctx = block->ctx;
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK || block->held < UM_PAGE_GROUP) return status;
-    uintptr_t begin = um_round_up((uintptr_t)block->span.ptr + offset, UM_PAGE_GROUP);
-    uintptr_t end = ((uintptr_t)block->span.ptr + offset + size) / UM_PAGE_GROUP * UM_PAGE_GROUP;
+    uintptr_t base = (uintptr_t)block->span.ptr;
+    uintptr_t begin = um_round_up(base + offset, UM_PAGE_GROUP);
+    uintptr_t end = (base + offset + size) / UM_PAGE_GROUP * UM_PAGE_GROUP;
     if (end <= begin) return UM_OK;
-    um_range range = {block->span.ptr + (begin - (uintptr_t)block->span.ptr), end - begin};
-    size_t range_offset = begin - (uintptr_t)block->span.ptr;
-    if (!um_context_is_cuda(ctx)) return ctx->backend->ops->discard(ctx->backend, range, 0, UM_STREAM_LEGACY, err);
-    /* Discarding writes the contents away: it is ordered, and waited for, like a kernel that writes them. */
-    um_access access = {.block = block, .offset = range_offset, .size = range.size, .write = true, .dense = true};
-    um_stream *on = stream_or_legacy(ctx, stream, block->device);
-    status = um_work_begin(on, &access, 1, err);
-    if (status != UM_OK) return status;
-    status = ctx->backend->ops->discard(ctx->backend, range, on->device, on->handle, err);
-    if (status != UM_OK) {
-        um_work_abandon(on);
-        return status;
+    if (!um_context_is_cuda(ctx)) {
+        um_range range = {block->span.ptr + (begin - base), end - begin};
+        return ctx->backend->ops->discard(ctx->backend, range, 0, UM_STREAM_LEGACY, err);
     }
-    um_wait wait;
-    status = um_work_end(on, &access, 1, false, &wait, err);
-    if (status != UM_OK) return status;
+    if (um_block_has_unseen_writers(block)) return UM_OK;
     pthread_mutex_lock(&ctx->lock);
-    um_residency_forget_locked(block, range_offset, range.size);
+    block->discarded_offset = begin - base;
+    block->discarded_size = end - begin;
     pthread_mutex_unlock(&ctx->lock);
-    return um_wait_run(&wait, err);
+    return UM_OK;
 }

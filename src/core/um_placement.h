@@ -20,7 +20,13 @@ UM_MUST_CHECK um_status um_advise(um_block *block, size_t offset, size_t size, u
 /* Sets where the pages of the whole block prefer to live; UM_LOCATION_NONE takes the preference back. UM_ERR_VALUE for a block
  * that shares its pages. Setting what is set does nothing. */
 UM_MUST_CHECK um_status um_set_home(um_block *block, um_location home, um_error *err);
-/* Contents of the whole page groups within the range become undefined, after work pending on the block. */
-UM_MUST_CHECK um_status um_discard(um_block *block, size_t offset, size_t size, um_stream *stream, um_error *err);
+/* The contents of the whole page groups within the range no longer matter: a prefetch moves nothing for them, unless something has
+ * written them by then. The host backend gives the pages back at once. No effect while a writable host view is alive or after the
+ * block was handed to another GPU library, whose writes cannot be seen.
+ *
+ * The driver's own discard is made only together with that prefetch. Alone it is not safe on memory that a GPU is advised to access: a
+ * kernel's writes do not undo it there, though the documentation says so, and the next migration drops them (seen on an H200, driver
+ * 580.159). */
+UM_MUST_CHECK um_status um_discard(um_block *block, size_t offset, size_t size, um_error *err);
 
 #endif

@@ -82,16 +82,6 @@ void um_residency_note_gpu_locked(um_block *block, size_t offset, size_t size, b
         block->populated_unseen = true;
 }
 
-void um_residency_forget_locked(um_block *block, size_t offset, size_t size) {
-    size_t first, count;
-    page_range(block, offset, size, &first, &count);
-    unsigned char *bits = get_bitmap(block);
-    if (bits && block->populated_all) memset(bits, 0xFF, block_pages(block) / 8 + 1);
-    block->populated_all = false;
-    if (bits) put_bits(bits, first, count, false);
-    block->populated_unseen = true;
-}
-
 /* --- what the host's page table says ----------------------------------------------------------------------------------------- */
 
 /* Reads entries of /proc/self/pagemap: present[i] for count pages from page number `page`. */

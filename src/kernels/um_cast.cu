@@ -1,20 +1,17 @@
 /* Conversions between the types that have kernels, and copies of elements of any type by size. */
 #include "kernels/um_elementwise.cuh"
 
-#define UM_DEFINE_CAST(from, from_type, to, to_type)                                                  \
-    struct um_op_cast_##from##_##to {                                                                 \
-        static __device__ __forceinline__ to_type apply(from_type a, from_type, from_type) {          \
-            return um_cast_##from##_to_##to(a);                                                       \
-        }                                                                                             \
-    };                                                                                                \
+#define UM_DEFINE_CAST(from, from_type, to, to_type)                                                                   \
+    struct um_op_cast_##from##_##to {                                                                                  \
+        static __device__ __forceinline__ to_type apply(from_type a, from_type, from_type) {                           \
+            return um_cast_##from##_to_##to(a);                                                                        \
+        }                                                                                                              \
+    };                                                                                                                 \
     UM_DEFINE_ELEMENTWISE(cast_##from##_##to, um_op_cast_##from##_##to, from_type, to_type, 1)
 UM_FOR_EACH_CAST(UM_DEFINE_CAST)
 
 struct um_op_copy {
-    template <typename T>
-    static __device__ __forceinline__ T apply(T a, T, T) {
-        return a;
-    }
+    template <typename T> static __device__ __forceinline__ T apply(T a, T, T) { return a; }
 };
 
 typedef unsigned char um_bytes_1;
@@ -24,14 +21,14 @@ typedef uint64_t um_bytes_8;
 typedef uint4 um_bytes_16;
 
 /* *_vec moves 16 bytes whatever the item is, so its one input is never a scalar; a fill's item is repeated in values[0]. */
-#define UM_DEFINE_COPY(size)                                                                            \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                       \
-        um_copy_##size##_elem(const __grid_constant__ um_elementwise_params p) {                        \
-        um_elementwise<um_op_copy, um_bytes_##size, um_bytes_##size, 1, 1, UM_ELEM_UNROLL>(p);          \
-    }                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                       \
-        um_copy_##size##_vec(const __grid_constant__ um_elementwise_params p) {                         \
-        um_elementwise<um_op_copy, um_bytes_16, um_bytes_16, 1, 1, UM_VEC_UNROLL>(p);                   \
-        um_elementwise_tail<um_op_copy, um_bytes_##size, um_bytes_##size, 1>(p);                        \
+#define UM_DEFINE_COPY(size)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
+        um_copy_##size##_elem(const __grid_constant__ um_elementwise_params p) {                                       \
+        um_elementwise<um_op_copy, um_bytes_##size, um_bytes_##size, 1, 1>(p);                                         \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
+        um_copy_##size##_vec(const __grid_constant__ um_elementwise_params p) {                                        \
+        um_elementwise<um_op_copy, um_bytes_16, um_bytes_16, 1, 1>(p);                                                 \
+        um_elementwise_tail<um_op_copy, um_bytes_##size, um_bytes_##size, 1>(p);                                       \
     }
 UM_FOR_EACH_COPY(UM_DEFINE_COPY)

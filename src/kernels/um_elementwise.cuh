@@ -1,51 +1,39 @@
 /* The one elementwise kernel body: units of elements, any strides, up to UM_KERNEL_NDIM dimensions.
  *
- * Memory bandwidth is the limit, so a thread starts all loads of several units before it uses the first. Inputs may be the
+ * Memory bandwidth is the limit, so a thread starts all loads of UM_ELEMENTWISE_UNROLL units before it uses the first. Inputs may be the
  * output's memory: hence neither __restrict__ nor the read-only cache.
  */
 #ifndef UM_ELEMENTWISE_CUH
 #define UM_ELEMENTWISE_CUH
 
 #include "kernels/um_kernel_abi.h"
-#ifndef UM_ELEM_MB
-#define UM_ELEM_MB 1
-#endif
-#ifndef UM_VEC_MB
-#define UM_VEC_MB 1
-#endif
 
 /* V elements that move as one access (as two when they are wider than 16 bytes). */
-template <typename T, int V>
-struct alignas(sizeof(T) * V < UM_VECTOR_BYTES ? sizeof(T) * V : UM_VECTOR_BYTES) um_pack {
+template <typename T, int V> struct alignas(sizeof(T) * V < UM_VECTOR_BYTES ? sizeof(T) * V : UM_VECTOR_BYTES) um_pack {
     T at[V];
 };
 
-template <typename A, typename B>
-struct um_pack_width {
+template <typename A, typename B> struct um_pack_width {
     static constexpr int widest = sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B);
     static constexpr int value = UM_VECTOR_BYTES / widest;
 };
 
 /* Calls Op::apply with as many arguments as it has inputs. */
-template <typename Op, typename In, int Inputs>
-struct um_apply;
-template <typename Op, typename In>
-struct um_apply<Op, In, 1> {
+template <typename Op, typename In, int Inputs> struct um_apply;
+template <typename Op, typename In> struct um_apply<Op, In, 1> {
     static __device__ __forceinline__ auto call(const In *x) { return Op::apply(x[0], In(), In()); }
 };
-template <typename Op, typename In>
-struct um_apply<Op, In, 2> {
+template <typename Op, typename In> struct um_apply<Op, In, 2> {
     static __device__ __forceinline__ auto call(const In *x) { return Op::apply(x[0], x[1], In()); }
 };
-template <typename Op, typename In>
-struct um_apply<Op, In, 3> {
+template <typename Op, typename In> struct um_apply<Op, In, 3> {
     static __device__ __forceinline__ auto call(const In *x) { return Op::apply(x[0], x[1], x[2]); }
 };
 
 /* Byte offsets of a thread's units in every operand. */
 template <int Inputs, int Unroll>
-__device__ __forceinline__ void um_offsets(const um_elementwise_params &p, uint32_t first, uint32_t (&input)[Inputs][Unroll],
-                                           uint32_t (&output)[Unroll]) {
+__device__ __forceinline__ void um_offsets(const um_elementwise_params &p, uint32_t first,
+                                           uint32_t (&input)[Inputs][Unroll], uint32_t (&output)[Unroll]) {
     uint32_t rest[Unroll];
 #pragma unroll
     for (int u = 0; u < Unroll; u++) {
@@ -82,8 +70,7 @@ __device__ __forceinline__ void um_offsets(const um_elementwise_params &p, uint3
     }
 }
 
-template <typename In, int V>
-__device__ __forceinline__ um_pack<In, V> um_splat(In value) {
+template <typename In, int V> __device__ __forceinline__ um_pack<In, V> um_splat(In value) {
     um_pack<In, V> pack;
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -93,8 +80,9 @@ __device__ __forceinline__ um_pack<In, V> um_splat(In value) {
 }
 
 /* Units first, first + UM_KERNEL_BLOCK, …; Checked: those below p.units. */
-template <typename Op, typename In, typename Out, int Inputs, int V, int Unroll, bool Checked>
+template <typename Op, typename In, typename Out, int Inputs, int V, bool Checked>
 __device__ __forceinline__ void um_elementwise_tile(const um_elementwise_params &p, uint32_t first) {
+    constexpr int Unroll = UM_ELEMENTWISE_UNROLL;
     uint32_t input[Inputs][Unroll], output[Unroll];
     um_offsets<Inputs, Unroll>(p, first, input, output);
 
@@ -142,15 +130,15 @@ __device__ __forceinline__ void um_elementwise_tile(const um_elementwise_params 
     }
 }
 
-/* A block computes one tile. (Blocks that loop over tiles, as many as the chip holds, reach 4 % less bandwidth on an H200.) */
-template <typename Op, typename In, typename Out, int Inputs, int V, int Unroll>
+/* A block computes one tile. (Blocks that loop over tiles, as many as the chip holds, gave 3 % less bandwidth on an H200.) */
+template <typename Op, typename In, typename Out, int Inputs, int V>
 __device__ __forceinline__ void um_elementwise(const um_elementwise_params &p) {
-    constexpr uint32_t Tile = UM_KERNEL_BLOCK * Unroll;
+    constexpr uint32_t Tile = UM_KERNEL_BLOCK * UM_ELEMENTWISE_UNROLL;
     const uint32_t start = blockIdx.x * Tile;
     if (p.units - start >= Tile) {
-        um_elementwise_tile<Op, In, Out, Inputs, V, Unroll, false>(p, start + threadIdx.x);
+        um_elementwise_tile<Op, In, Out, Inputs, V, false>(p, start + threadIdx.x);
     } else {
-        um_elementwise_tile<Op, In, Out, Inputs, V, Unroll, true>(p, start + threadIdx.x);
+        um_elementwise_tile<Op, In, Out, Inputs, V, true>(p, start + threadIdx.x);
     }
 }
 
@@ -170,20 +158,34 @@ __device__ __forceinline__ void um_elementwise_tail(const um_elementwise_params 
             arguments[i] = ((const In *)(p.low[i] + (uint32_t)(p.start[i] + p.units * p.strides[0][i])))[element];
         }
     }
-    Out *out = (Out *)(p.low[UM_KERNEL_OUT] + (uint32_t)(p.start[UM_KERNEL_OUT] + p.units * p.strides[0][UM_KERNEL_OUT]));
+    Out *out =
+        (Out *)(p.low[UM_KERNEL_OUT] + (uint32_t)(p.start[UM_KERNEL_OUT] + p.units * p.strides[0][UM_KERNEL_OUT]));
     out[threadIdx.x] = um_apply<Op, In, Inputs>::call(arguments);
 }
 
+/* Blocks that a multiprocessor can hold (CUDA C++ Programming Guide, technical specifications per compute capability: threads per
+ * multiprocessor). Asking for more is ignored with a warning, so unknown ones count as 1,536 threads. */
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+#define UM_MULTIPROCESSOR_BLOCKS (2048 / UM_KERNEL_BLOCK)
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define UM_MULTIPROCESSOR_BLOCKS (1024 / UM_KERNEL_BLOCK)
+#else
+#define UM_MULTIPROCESSOR_BLOCKS (1536 / UM_KERNEL_BLOCK)
+#endif
+
+/* For *_elem kernels: as many blocks as fit at once, if that costs no spilled registers. */
+#define UM_ELEM_BLOCKS(in, inputs) (sizeof(in) <= 4 && (inputs) <= 2 ? UM_MULTIPROCESSOR_BLOCKS : 1)
+
 /* Defines the two kernels of an operation. */
-#define UM_DEFINE_ELEMENTWISE(kernel, op, in, out, inputs)                                                          \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK, UM_ELEM_MB)                                       \
-        um_##kernel##_elem(const __grid_constant__ um_elementwise_params p) {                                       \
-        um_elementwise<op, in, out, inputs, 1, UM_ELEM_UNROLL>(p);                                                  \
-    }                                                                                                               \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK, UM_VEC_MB)                                        \
-        um_##kernel##_vec(const __grid_constant__ um_elementwise_params p) {                                        \
-        um_elementwise<op, in, out, inputs, um_pack_width<in, out>::value, UM_VEC_UNROLL>(p);                       \
-        um_elementwise_tail<op, in, out, inputs>(p);                                                                \
+#define UM_DEFINE_ELEMENTWISE(kernel, op, in, out, inputs)                                                             \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK, UM_ELEM_BLOCKS(in, inputs))                          \
+        um_##kernel##_elem(const __grid_constant__ um_elementwise_params p) {                                          \
+        um_elementwise<op, in, out, inputs, 1>(p);                                                                     \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
+        um_##kernel##_vec(const __grid_constant__ um_elementwise_params p) {                                           \
+        um_elementwise<op, in, out, inputs, um_pack_width<in, out>::value>(p);                                         \
+        um_elementwise_tail<op, in, out, inputs>(p);                                                                   \
     }
 
 #endif

@@ -15,8 +15,8 @@ typedef struct op_entry {
 } op_entry;
 
 static const op_entry op_entries[UM_OP_COUNT] = {
-#define SAME true
-#define NONE false
+#define SAME                                                  true
+#define NONE                                                  false
 #define UM_OP(name, inputs, float_expr, int_expr, int_result) [UM_OP_##name] = {#name, inputs, int_result},
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
@@ -24,18 +24,14 @@ static const op_entry op_entries[UM_OP_COUNT] = {
 #undef NONE
 };
 
-#define UM_OP(name, inputs, float_expr, int_expr, int_result) \
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
     _Static_assert((inputs) >= 1 && (inputs) <= UM_MAX_INPUTS, #name " has too many inputs");
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
-const char *um_op_name(um_op op) {
-    return op_entries[op].name;
-}
+const char *um_op_name(um_op op) { return op_entries[op].name; }
 
-int um_op_input_count(um_op op) {
-    return op_entries[op].inputs;
-}
+int um_op_input_count(um_op op) { return op_entries[op].inputs; }
 
 bool um_op_has_loop(um_op op, um_dtype input, um_dtype *result) {
     if ((input == UM_INT32 || input == UM_INT64) && !op_entries[op].integers) {
@@ -60,7 +56,7 @@ bool um_op_find(const char *name, um_op *out) {
 /* What the parts of one call have in common. */
 typedef struct elementwise {
     um_call *call;
-    int slot;           /* of *_elem; *_vec follows it */
+    int slot; /* of *_elem; *_vec follows it */
     const size_t *itemsizes;
     unsigned lanes;
     bool scalars;
@@ -72,16 +68,32 @@ static um_status launch_part(void *arg, um_plan *part, um_error *err) {
     um_elementwise_params params;
     const bool vectors = um_plan_elementwise(part, work->itemsizes, work->lanes, work->scalars, &params);
     memcpy(params.values, work->values, sizeof params.values);
-    const uint32_t tile = UM_KERNEL_BLOCK * (vectors ? UM_VEC_UNROLL : UM_ELEM_UNROLL);
+    const uint32_t tile = UM_KERNEL_BLOCK * UM_ELEMENTWISE_UNROLL;
     return um_call_launch(work->call, work->slot + (vectors ? 1 : 0), &params, (params.units - 1) / tile + 1, 1, err);
 }
 
-static um_status launch_plan(elementwise *work, um_plan *plan, um_error *err) {
+static um_status launch_parts(elementwise *work, um_plan *plan, um_error *err) {
     static const um_plan_limits limits = {.ndim = UM_KERNEL_NDIM, .reach = UM_KERNEL_MAX_REACH};
     return um_plan_for_each_part(plan, &limits, launch_part, work, err);
 }
 
-static um_status check_aligned(const um_operand *operand, int ndim, const int64_t *shape, const char *what, um_error *err) {
+static um_status launch_tiled(elementwise *work, const um_plan *plan, int axis, um_error *err) {
+    um_plan tiled[3];
+    const int count = um_plan_tile(plan, axis, work->itemsizes[UM_KERNEL_OUT], tiled);
+    um_status status = UM_OK;
+    for (int i = 0; i < count && status == UM_OK; i++) {
+        status = launch_parts(work, &tiled[i], err);
+    }
+    return status;
+}
+
+static um_status launch_plan(elementwise *work, um_plan *plan, um_error *err) {
+    const int axis = um_plan_find_transposed(plan);
+    return axis > 0 ? launch_tiled(work, plan, axis, err) : launch_parts(work, plan, err);
+}
+
+static um_status check_aligned(const um_operand *operand, int ndim, const int64_t *shape, const char *what,
+                               um_error *err) {
     if (um_kernel_is_aligned(operand, ndim, shape)) {
         return UM_OK;
     }
@@ -90,7 +102,8 @@ static um_status check_aligned(const um_operand *operand, int ndim, const int64_
 }
 
 um_status um_kernel_elementwise(um_context *ctx, um_stream *stream, um_op op, int ndim, const int64_t *shape,
-                                const um_operand *inputs, const um_operand *out, bool deferred, um_wait *wait, um_error *err) {
+                                const um_operand *inputs, const um_operand *out, bool deferred, um_wait *wait,
+                                um_error *err) {
     *wait = UM_WAIT_NONE;
     if (um_plan_count(ndim, shape) == 0) {
         return UM_OK;
@@ -130,7 +143,7 @@ um_status um_kernel_elementwise(um_context *ctx, um_stream *stream, um_op op, in
         .itemsizes = itemsizes,
         .lanes = UM_VECTOR_BYTES / (unsigned)size,
         .scalars = true,
-        .values = (const unsigned char(*)[16])values,
+        .values = (const unsigned char (*)[16])values,
     };
     um_plan plan;
     if (!um_plan_init(&plan, ndim, shape, inputs, count, out, itemsizes)) {
@@ -199,8 +212,8 @@ um_status um_kernel_copy(um_context *ctx, um_stream *stream, int ndim, const int
 }
 
 /* Elements lie on multiples of `size` only, a fraction of theirs: one pass for each fraction. `value` is what the kernel fills with. */
-static um_status fill_fractions(elementwise *work, um_plan *plan, size_t itemsize, size_t size, const unsigned char *item,
-                                unsigned char *value, um_error *err) {
+static um_status fill_fractions(elementwise *work, um_plan *plan, size_t itemsize, size_t size,
+                                const unsigned char *item, unsigned char *value, um_error *err) {
     for (size_t offset = 0; offset < itemsize; offset += size) {
         memcpy(value, item + offset, size);
         const um_status status = launch_plan(work, plan, err);
@@ -216,7 +229,7 @@ static um_status fill_plan(um_call *call, um_plan *plan, size_t itemsize, const 
     unsigned char values[UM_KERNEL_OPERANDS - 1][16] = {{0}};
     size_t itemsizes[UM_KERNEL_OPERANDS];
     elementwise work = {
-        .call = call, .itemsizes = itemsizes, .scalars = false, .values = (const unsigned char(*)[16])values};
+        .call = call, .itemsizes = itemsizes, .scalars = false, .values = (const unsigned char (*)[16])values};
     uint64_t bits = (uint64_t)(uintptr_t)plan->data[UM_KERNEL_OUT];
     for (int d = 0; d < plan->ndim; d++) {
         bits |= (uint64_t)plan->strides[d][UM_KERNEL_OUT];
@@ -233,8 +246,8 @@ static um_status fill_plan(um_call *call, um_plan *plan, size_t itemsize, const 
     return launch_plan(&work, plan, err);
 }
 
-um_status um_kernel_fill(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, size_t itemsize, const void *item,
-                         const um_operand *out, bool deferred, um_wait *wait, um_error *err) {
+um_status um_kernel_fill(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, size_t itemsize,
+                         const void *item, const um_operand *out, bool deferred, um_wait *wait, um_error *err) {
     *wait = UM_WAIT_NONE;
     um_status status = check_itemsize(itemsize, err);
     if (status != UM_OK || um_plan_count(ndim, shape) == 0) {
@@ -275,13 +288,10 @@ static void convert_immediate(const um_operand *in, um_dtype to, unsigned char r
 #define DTYPE_f64 UM_FLOAT64
 #define DTYPE_i32 UM_INT32
 #define DTYPE_i64 UM_INT64
-#define CAST(from, from_type, to_, to_type)                       \
-    case (int)DTYPE_##from * UM_DTYPE_COUNT + (int)DTYPE_##to_:   \
-        value.to_ = um_cast_##from##_to_##to_(value.from);        \
-        break;
+#define CAST(from, from_type, to_, to_type)                                                                            \
+    case (int)DTYPE_##from *UM_DTYPE_COUNT + (int)DTYPE_##to_: value.to_ = um_cast_##from##_to_##to_(value.from); break;
         UM_FOR_EACH_CAST(CAST)
-    default: /* the same type */
-        break;
+    default: /* the same type */ break;
     }
     memcpy(result, &value, 8);
 }

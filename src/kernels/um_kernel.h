@@ -29,11 +29,11 @@ typedef enum um_op {
 
 /* An input or output of a call. Strides are bytes, any sign, 0 where broadcast (never in outputs). */
 typedef struct um_operand {
-    um_block *block;  /* NULL: an immediate value */
-    char *data;       /* first element, inside the block */
+    um_block *block; /* NULL: an immediate value */
+    char *data;      /* first element, inside the block */
     um_dtype dtype;
     const int64_t *strides; /* ndim entries */
-    union {           /* the immediate, when block is NULL, as `dtype` */
+    union {                 /* the immediate, when block is NULL, as `dtype` */
         float f32;
         double f64;
         int32_t i32;
@@ -56,26 +56,30 @@ bool um_op_find(const char *name, um_op *out);
 /* Elementwise: out[i] = op(inputs...[i]). All inputs have the loop's input dtype, out the loop's result dtype; shape has ndim
  * entries. Inputs may be the same memory as out element for element; other overlap is the caller's to resolve. Nothing happens for an
  * array with no elements. */
-UM_MUST_CHECK um_status um_kernel_elementwise(um_context *ctx, um_stream *stream, um_op op, int ndim, const int64_t *shape,
-                                              const um_operand *inputs, const um_operand *out, bool deferred, um_wait *wait,
-                                              um_error *err);
+UM_MUST_CHECK um_status um_kernel_elementwise(um_context *ctx, um_stream *stream, um_op op, int ndim,
+                                              const int64_t *shape, const um_operand *inputs, const um_operand *out,
+                                              bool deferred, um_wait *wait, um_error *err);
 
 /* out[i] = in[i] converted as C (and so NumPy's unsafe casting) converts between the four types; an immediate input fills. */
-UM_MUST_CHECK um_status um_kernel_cast(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, const um_operand *in,
-                                       const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+UM_MUST_CHECK um_status um_kernel_cast(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
+                                       const um_operand *in, const um_operand *out, bool deferred, um_wait *wait,
+                                       um_error *err);
 
 /* Copies elements of any type whose size is 1, 2, 4, 8 or 16 bytes; dtype of the operands is ignored. in may not be an immediate. */
-UM_MUST_CHECK um_status um_kernel_copy(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, size_t itemsize,
-                                       const um_operand *in, const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+UM_MUST_CHECK um_status um_kernel_copy(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
+                                       size_t itemsize, const um_operand *in, const um_operand *out, bool deferred,
+                                       um_wait *wait, um_error *err);
 
 /* Sets elements of any type whose size is 1, 2, 4, 8 or 16 bytes to the bytes at `item`. */
-UM_MUST_CHECK um_status um_kernel_fill(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, size_t itemsize,
-                                       const void *item, const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+UM_MUST_CHECK um_status um_kernel_fill(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
+                                       size_t itemsize, const void *item, const um_operand *out, bool deferred,
+                                       um_wait *wait, um_error *err);
 
 /* Sum over the axes where reduced[axis] is true. `in` has the input's shape and strides; `out` has strides for the same ndim, ignored on
  * reduced axes. float32 sums to float32 (accumulated at least as accurately as NumPy's pairwise sum), float64 to float64, int32 and
  * int64 to int64 (wrapping); a sum of nothing is 0. The order of additions is fixed: results repeat exactly. */
-UM_MUST_CHECK um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape, const bool *reduced,
-                                      const um_operand *in, const um_operand *out, bool deferred, um_wait *wait, um_error *err);
+UM_MUST_CHECK um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
+                                      const bool *reduced, const um_operand *in, const um_operand *out, bool deferred,
+                                      um_wait *wait, um_error *err);
 
 #endif

@@ -9,45 +9,45 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#define UM_SHARED_CODE static __host__ __device__ __forceinline__
+#define UM_SHARED_CODE    static __host__ __device__ __forceinline__
 #define UM_ALIGNED(bytes) alignas(bytes)
 #else
-#define UM_SHARED_CODE static inline
+#define UM_SHARED_CODE    static inline
 #define UM_ALIGNED(bytes) _Alignas(bytes)
 #endif
 
 /* --- lists: names of kernels are built from these tokens ---------------------------------------------------------- */
 
 /* X(token, element type, unsigned or wider arithmetic type, enumerator of um_dtype), in the order of um_dtype. */
-#define UM_FOR_EACH_DTYPE(X)          \
-    X(f32, float, float, UM_FLOAT32)  \
-    X(f64, double, double, UM_FLOAT64) \
-    X(i32, int32_t, uint32_t, UM_INT32) \
+#define UM_FOR_EACH_DTYPE(X)                                                                                           \
+    X(f32, float, float, UM_FLOAT32)                                                                                   \
+    X(f64, double, double, UM_FLOAT64)                                                                                 \
+    X(i32, int32_t, uint32_t, UM_INT32)                                                                                \
     X(i64, int64_t, uint64_t, UM_INT64)
 
 /* X(from, from's type, to, to's type): kernels um_cast_<from>_<to>_{elem,vec}. */
-#define UM_FOR_EACH_CAST(X)           \
-    X(f32, float, f64, double)        \
-    X(f32, float, i32, int32_t)       \
-    X(f32, float, i64, int64_t)       \
-    X(f64, double, f32, float)        \
-    X(f64, double, i32, int32_t)      \
-    X(f64, double, i64, int64_t)      \
-    X(i32, int32_t, f32, float)       \
-    X(i32, int32_t, f64, double)      \
-    X(i32, int32_t, i64, int64_t)     \
-    X(i64, int64_t, f32, float)       \
-    X(i64, int64_t, f64, double)      \
+#define UM_FOR_EACH_CAST(X)                                                                                            \
+    X(f32, float, f64, double)                                                                                         \
+    X(f32, float, i32, int32_t)                                                                                        \
+    X(f32, float, i64, int64_t)                                                                                        \
+    X(f64, double, f32, float)                                                                                         \
+    X(f64, double, i32, int32_t)                                                                                       \
+    X(f64, double, i64, int64_t)                                                                                       \
+    X(i32, int32_t, f32, float)                                                                                        \
+    X(i32, int32_t, f64, double)                                                                                       \
+    X(i32, int32_t, i64, int64_t)                                                                                      \
+    X(i64, int64_t, f32, float)                                                                                        \
+    X(i64, int64_t, f64, double)                                                                                       \
     X(i64, int64_t, i32, int32_t)
 
 /* X(itemsize): kernels um_copy_<itemsize>_{elem,vec}; with an immediate input they fill. */
 #define UM_FOR_EACH_COPY(X) X(1) X(2) X(4) X(8) X(16)
 
 /* X(token, element type, type in which values are added, type of a partial sum): kernels um_sum_<token>_{elem,row,col}. */
-#define UM_FOR_EACH_SUM(X)              \
-    X(f32, float, float, double)        \
-    X(f64, double, double, double)      \
-    X(i32, int32_t, uint64_t, int64_t)  \
+#define UM_FOR_EACH_SUM(X)                                                                                             \
+    X(f32, float, float, double)                                                                                       \
+    X(f64, double, double, double)                                                                                     \
+    X(i32, int32_t, uint64_t, int64_t)                                                                                 \
     X(i64, int64_t, uint64_t, int64_t)
 
 /* --- shapes --------------------------------------------------------------------------------------------------------- */
@@ -76,15 +76,10 @@ UM_SHARED_CODE uint32_t um_divide(uint32_t n, um_divisor divisor) {
 
 /* --- elementwise kernels: operations, casts, copies and fills --------------------------------------------------------- */
 
-#define UM_KERNEL_NDIM 8
-#define UM_KERNEL_OPERANDS 4 /* inputs from 0 on, the output always last */
-#define UM_KERNEL_OUT 3
-#ifndef UM_VEC_UNROLL
-#define UM_VEC_UNROLL 4 /* units of a thread in flight, kernels *_vec */
-#endif
-#ifndef UM_ELEM_UNROLL
-#define UM_ELEM_UNROLL 4 /* likewise, *_elem */
-#endif
+#define UM_KERNEL_NDIM        8
+#define UM_KERNEL_OPERANDS    4 /* inputs from 0 on, the output always last */
+#define UM_KERNEL_OUT         3
+#define UM_ELEMENTWISE_UNROLL 4 /* units of a thread in flight */
 
 /* Offsets are 32-bit, half the registers and a third of the instructions of 64-bit ones. A launch therefore covers elements whose first
  * bytes are at most this far apart in every operand. */
@@ -95,11 +90,11 @@ UM_SHARED_CODE uint32_t um_divide(uint32_t n, um_divisor divisor) {
  * `shape` counts units. Operand i of the unit with index (x0, x1, …) is at low[i] + (uint32_t)(start[i] + x0 * strides[0][i] + …): strides
  * are bytes modulo 2^32, low the lowest address in use, so that the sum fits even if strides are negative. */
 typedef struct um_elementwise_params {
-    uint32_t units;      /* in all, at most UM_KERNEL_MAX_UNITS */
-    uint32_t tail;       /* *_vec, one dimension: elements that follow the last unit */
-    uint32_t ndim;       /* 1 to UM_KERNEL_NDIM */
-    uint32_t scalars;    /* *_vec: bit i: operand i has one value for a whole unit */
-    uint32_t immediates; /* bit i: input i is values[i] and has no memory */
+    uint32_t units;                   /* in all, at most UM_KERNEL_MAX_UNITS */
+    uint32_t tail;                    /* *_vec, one dimension: elements that follow the last unit */
+    uint32_t ndim;                    /* 1 to UM_KERNEL_NDIM */
+    uint32_t scalars;                 /* *_vec: bit i: operand i has one value for a whole unit */
+    uint32_t immediates;              /* bit i: input i is values[i] and has no memory */
     um_divisor shape[UM_KERNEL_NDIM]; /* of the outermost only `value` is set */
     char *low[UM_KERNEL_OPERANDS];
     uint32_t start[UM_KERNEL_OPERANDS];
@@ -109,10 +104,10 @@ typedef struct um_elementwise_params {
 
 /* --- sums ------------------------------------------------------------------------------------------------------------- */
 
-#define UM_SUM_KEPT_NDIM 8
+#define UM_SUM_KEPT_NDIM    8
 #define UM_SUM_REDUCED_NDIM 32
-#define UM_SUM_UNROLL_VEC 4  /* units of a thread in flight, kernels *_row and *_col */
-#define UM_SUM_UNROLL_ELEM 8 /* likewise, *_elem */
+#define UM_SUM_UNROLL_VEC   4 /* units of a thread in flight, kernels *_row and *_col */
+#define UM_SUM_UNROLL_ELEM  8 /* likewise, *_elem */
 
 typedef enum um_sum_store {
     UM_SUM_RESULT,  /* the type that sums of this type have: float32, float64 or int64 */
@@ -140,49 +135,27 @@ typedef struct um_sum_params {
     uint32_t kept_ndim, reduced_ndim; /* at least 1 */
     um_divisor kept[UM_SUM_KEPT_NDIM];
     um_divisor reduced[UM_SUM_REDUCED_NDIM];
-    int64_t kept_in[UM_SUM_KEPT_NDIM];   /* strides for output units */
-    int64_t kept_out[UM_SUM_KEPT_NDIM];  /* likewise, of the output */
+    int64_t kept_in[UM_SUM_KEPT_NDIM];  /* strides for output units */
+    int64_t kept_out[UM_SUM_KEPT_NDIM]; /* likewise, of the output */
     int64_t reduced_in[UM_SUM_REDUCED_NDIM];
     int64_t out_step; /* *_col: from output to output inside a unit */
 } um_sum_params;
 
 /* --- conversions as C makes them on x86-64, which NumPy shows: a float that does not fit (or NaN) becomes the least integer --- */
 
-UM_SHARED_CODE int32_t um_cast_f32_to_i32(float x) {
-    return x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN;
-}
+UM_SHARED_CODE int32_t um_cast_f32_to_i32(float x) { return x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN; }
 UM_SHARED_CODE int32_t um_cast_f64_to_i32(double x) {
     return x > -0x1.00000002p31 && x < 0x1p31 ? (int32_t)x : INT32_MIN;
 }
-UM_SHARED_CODE int64_t um_cast_f32_to_i64(float x) {
-    return x >= -0x1p63f && x < 0x1p63f ? (int64_t)x : INT64_MIN;
-}
-UM_SHARED_CODE int64_t um_cast_f64_to_i64(double x) {
-    return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
-}
-UM_SHARED_CODE double um_cast_f32_to_f64(float x) {
-    return (double)x;
-}
-UM_SHARED_CODE float um_cast_f64_to_f32(double x) {
-    return (float)x;
-}
-UM_SHARED_CODE float um_cast_i32_to_f32(int32_t x) {
-    return (float)x;
-}
-UM_SHARED_CODE double um_cast_i32_to_f64(int32_t x) {
-    return (double)x;
-}
-UM_SHARED_CODE int64_t um_cast_i32_to_i64(int32_t x) {
-    return x;
-}
-UM_SHARED_CODE float um_cast_i64_to_f32(int64_t x) {
-    return (float)x;
-}
-UM_SHARED_CODE double um_cast_i64_to_f64(int64_t x) {
-    return (double)x;
-}
-UM_SHARED_CODE int32_t um_cast_i64_to_i32(int64_t x) {
-    return (int32_t)(uint32_t)(uint64_t)x;
-}
+UM_SHARED_CODE int64_t um_cast_f32_to_i64(float x) { return x >= -0x1p63f && x < 0x1p63f ? (int64_t)x : INT64_MIN; }
+UM_SHARED_CODE int64_t um_cast_f64_to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN; }
+UM_SHARED_CODE double um_cast_f32_to_f64(float x) { return (double)x; }
+UM_SHARED_CODE float um_cast_f64_to_f32(double x) { return (float)x; }
+UM_SHARED_CODE float um_cast_i32_to_f32(int32_t x) { return (float)x; }
+UM_SHARED_CODE double um_cast_i32_to_f64(int32_t x) { return (double)x; }
+UM_SHARED_CODE int64_t um_cast_i32_to_i64(int32_t x) { return x; }
+UM_SHARED_CODE float um_cast_i64_to_f32(int64_t x) { return (float)x; }
+UM_SHARED_CODE double um_cast_i64_to_f64(int64_t x) { return (double)x; }
+UM_SHARED_CODE int32_t um_cast_i64_to_i32(int64_t x) { return (int32_t)(uint32_t)(uint64_t)x; }
 
 #endif

@@ -5,31 +5,41 @@
 _Static_assert((int)UM_SLOT_COUNT <= UM_KERNEL_SLOTS, "the context has no room for this many kernels");
 
 #define PAIR(name) "um_" name "_elem", "um_" name "_vec"
-#define NO_PAIR NULL, NULL
+#define NO_PAIR    NULL, NULL
 
 /* In the order of the slots. */
 static const char *const kernel_names[UM_SLOT_COUNT] = {
 #define INTEGERS_SAME(name) PAIR(#name "_i32"), PAIR(#name "_i64")
 #define INTEGERS_NONE(name) NO_PAIR, NO_PAIR
-#define UM_OP(name, inputs, float_expr, int_expr, int_result) PAIR(#name "_f32"), PAIR(#name "_f64"), INTEGERS_##int_result(name),
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
+    PAIR(#name "_f32"), PAIR(#name "_f64"), INTEGERS_##int_result(name),
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
-    NO_PAIR, PAIR("cast_f32_f64"), PAIR("cast_f32_i32"), PAIR("cast_f32_i64"),
-    PAIR("cast_f64_f32"), NO_PAIR, PAIR("cast_f64_i32"), PAIR("cast_f64_i64"),
-    PAIR("cast_i32_f32"), PAIR("cast_i32_f64"), NO_PAIR, PAIR("cast_i32_i64"),
-    PAIR("cast_i64_f32"), PAIR("cast_i64_f64"), PAIR("cast_i64_i32"), NO_PAIR,
+    NO_PAIR,
+    PAIR("cast_f32_f64"),
+    PAIR("cast_f32_i32"),
+    PAIR("cast_f32_i64"),
+    PAIR("cast_f64_f32"),
+    NO_PAIR,
+    PAIR("cast_f64_i32"),
+    PAIR("cast_f64_i64"),
+    PAIR("cast_i32_f32"),
+    PAIR("cast_i32_f64"),
+    NO_PAIR,
+    PAIR("cast_i32_i64"),
+    PAIR("cast_i64_f32"),
+    PAIR("cast_i64_f64"),
+    PAIR("cast_i64_i32"),
+    NO_PAIR,
 
 #define COPY(size) PAIR("copy_" #size),
     UM_FOR_EACH_COPY(COPY)
 
 #define SUM(token, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
-    UM_FOR_EACH_SUM(SUM)
-};
+        UM_FOR_EACH_SUM(SUM)};
 
-const char *um_kernel_name(int slot) {
-    return kernel_names[slot];
-}
+const char *um_kernel_name(int slot) { return kernel_names[slot]; }
 
 um_status um_call_init(um_call *call, um_context *ctx, um_stream *stream, um_error *err) {
     call->ctx = ctx;
@@ -45,7 +55,8 @@ um_status um_call_init(um_call *call, um_context *ctx, um_stream *stream, um_err
     return UM_OK;
 }
 
-void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize, bool write) {
+void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize,
+                         bool write) {
     if (operand->block == NULL) {
         return;
     }

@@ -33,13 +33,15 @@ typedef struct um_call {
 /* Fails with UM_ERR_UNSUPPORTED on a backend without kernels. */
 UM_MUST_CHECK um_status um_call_init(um_call *call, um_context *ctx, um_stream *stream, um_error *err);
 /* Notes the memory of an operand; immediates are skipped. */
-void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize, bool write);
+void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize,
+                         bool write);
 void um_call_add_block(um_call *call, um_block *block, bool write);
 
 /* Orders the stream behind other users of the memory. um_call_end must follow if it succeeds. */
 UM_MUST_CHECK um_status um_call_begin(um_call *call, um_error *err);
 /* `params` is the kernel's one parameter. */
-UM_MUST_CHECK um_status um_call_launch(um_call *call, int slot, void *params, unsigned grid_x, unsigned grid_y, um_error *err);
+UM_MUST_CHECK um_status um_call_launch(um_call *call, int slot, void *params, unsigned grid_x, unsigned grid_y,
+                                       um_error *err);
 /* Ends the call; `status` is that of what was done since um_call_begin, and is returned if it is a failure. If kernels had been
  * launched before the failure, the memory is noted as in use, and waited for where the caller would have had to. */
 UM_MUST_CHECK um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *wait, um_error *err);

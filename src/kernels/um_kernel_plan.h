@@ -10,9 +10,9 @@
 /* Dimensions innermost first, lengths > 0, strides in bytes. Operand slots are those of the kernels' parameters: inputs from 0,
  * the output at UM_KERNEL_OUT. Slots that are not in `used` have no meaning. */
 typedef struct um_plan {
-    unsigned used;    /* bit per slot */
-    unsigned memory;  /* the used slots that are no immediates */
-    int ndim;         /* 0: one element */
+    unsigned used;   /* bit per slot */
+    unsigned memory; /* the used slots that are no immediates */
+    int ndim;        /* 0: one element */
     int64_t shape[UM_PLAN_NDIM];
     int64_t strides[UM_PLAN_NDIM][UM_KERNEL_OPERANDS];
     char *data[UM_KERNEL_OPERANDS]; /* first element; NULL for immediates */
@@ -40,6 +40,14 @@ void um_plan_collapse(um_plan *plan, int primary);
  * allow, up to 16 bytes, and returns their size. All operands have this itemsize. A one-dimensional plan that can be moved 16
  * bytes at a time keeps its itemsize. */
 size_t um_plan_resize_items(um_plan *plan, size_t itemsize);
+
+/* Where an operand's contiguous axis is not the innermost one, as in a transposition, threads in the order of the output would use a
+ * few bytes of each sector that they read. um_plan_find_transposed gives that axis, or 0 when there is none (or it would not pay);
+ * um_plan_tile then makes up to three plans that together do the work of this one: the first visits tiles of UM_PLAN_TILE elements that use
+ * whole sectors of every operand, the others do the borders. The plan has been collapsed. Returns the number of plans. */
+#define UM_PLAN_TILE (UM_KERNEL_BLOCK * UM_ELEMENTWISE_UNROLL)
+int um_plan_find_transposed(const um_plan *plan);
+int um_plan_tile(const um_plan *plan, int axis, size_t itemsize, um_plan parts[3]);
 
 /* What one launch covers. */
 typedef struct um_plan_limits {

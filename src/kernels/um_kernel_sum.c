@@ -4,13 +4,13 @@
 #include "kernels/um_kernel_call.h"
 
 /* Blocks that keep a multiprocessor busy; an output's reduction is split until there are about that many. */
-#define BLOCKS_PER_MULTIPROCESSOR 8
+#define BLOCKS_PER_MULTIPROCESSOR     8
 /* Most blocks along the outputs; more outputs are a loop. */
 #define MAX_BLOCKS_PER_MULTIPROCESSOR 32
 /* A split has at least this many rounds of a thread's loop, or it would not be worth its second pass. */
-#define ROUNDS_PER_SPLIT 4
-#define MAX_SPLITS 65535 /* grid_y */
-#define PARTIAL_SIZE 8   /* bytes of a partial sum */
+#define ROUNDS_PER_SPLIT              4
+#define MAX_SPLITS                    65535 /* grid_y */
+#define PARTIAL_SIZE                  8     /* bytes of a partial sum */
 
 static const size_t dtype_sizes[UM_DTYPE_COUNT] = {4, 8, 4, 8};
 static const um_dtype result_dtypes[UM_DTYPE_COUNT] = {UM_FLOAT32, UM_FLOAT64, UM_INT64, UM_INT64};
@@ -38,13 +38,9 @@ typedef struct sum_layout {
     uint64_t chunk;
 } sum_layout;
 
-static uint64_t at_most(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
+static uint64_t at_most(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static uint64_t at_least(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
+static uint64_t at_least(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static uint64_t power_below(uint64_t x) { /* x > 0 */
     uint64_t power = 1;
@@ -59,14 +55,13 @@ static uint64_t power_above(uint64_t x) {
     return power < x ? power * 2 : power;
 }
 
-static uint64_t magnitude(int64_t stride) {
-    return stride < 0 ? (uint64_t)0 - (uint64_t)stride : (uint64_t)stride;
-}
+static uint64_t magnitude(int64_t stride) { return stride < 0 ? (uint64_t)0 - (uint64_t)stride : (uint64_t)stride; }
 
 /* --- layout -------------------------------------------------------------------------------------------------------------- */
 
 /* Whether `inner` is contiguous and can be read 16 bytes at a time while all other axes and the base keep that alignment. */
-static bool can_use_vectors(const um_plan *inner, const um_plan *other, const char *base, size_t itemsize, bool tail_allowed) {
+static bool can_use_vectors(const um_plan *inner, const um_plan *other, const char *base, size_t itemsize,
+                            bool tail_allowed) {
     const int64_t lanes = UM_VECTOR_BYTES / (int64_t)itemsize;
     if (inner->ndim == 0 || inner->strides[0][0] != (int64_t)itemsize || inner->shape[0] < lanes ||
         (inner->shape[0] % lanes != 0 && !(tail_allowed && inner->ndim == 1))) {
@@ -93,7 +88,8 @@ static uint32_t choose_y_width(const sum_layout *layout, size_t itemsize, int mu
      * fill the chip. */
     uint64_t width = at_most(power_below(at_least(layout->units / units_in_flight(layout), 1)), 32);
     if (layout->outputs < chip * block / 32) {
-        width = layout->outputs <= chip ? power_above(layout->units) : power_below(at_least(layout->units / units_in_flight(layout), 1));
+        width = layout->outputs <= chip ? power_above(layout->units)
+                                        : power_below(at_least(layout->units / units_in_flight(layout), 1));
     }
     if (layout->x_fast) {
         /* Neighbours read neighbouring outputs: a warp's worth of them where there are as many. */
@@ -119,7 +115,8 @@ static void choose_splits(sum_layout *layout, uint32_t y_width, bool may_split, 
     layout->splits = (uint32_t)((layout->units - 1) / layout->chunk + 1);
 }
 
-static void choose_layout(const reduction *work, const um_plan *kept, const char *base, int multiprocessors, sum_layout *layout) {
+static void choose_layout(const reduction *work, const um_plan *kept, const char *base, int multiprocessors,
+                          sum_layout *layout) {
     const um_plan *reduced = &work->reduced;
     const int64_t lanes = UM_VECTOR_BYTES / (int64_t)work->itemsize;
     const uint64_t step_kept = kept->ndim > 0 ? magnitude(kept->strides[0][0]) : UINT64_MAX;
@@ -190,7 +187,8 @@ static void set_reduced(um_sum_params *params, const um_plan *reduced, const sum
     }
 }
 
-static um_status launch_sum(um_call *call, um_dtype dtype, um_sum_params *params, const sum_layout *layout, um_error *err) {
+static um_status launch_sum(um_call *call, um_dtype dtype, um_sum_params *params, const sum_layout *layout,
+                            um_error *err) {
     params->outputs = (uint32_t)layout->outputs;
     params->splits = layout->splits;
     params->x_shift = layout->x_shift;
@@ -202,8 +200,8 @@ static um_status launch_sum(um_call *call, um_dtype dtype, um_sum_params *params
 }
 
 /* Adds the partial sums of every output. They lie together, in the order of the outputs. */
-static um_status launch_second_pass(reduction *work, um_plan *kept, const char *partials, uint32_t splits, int multiprocessors,
-                                    um_error *err) {
+static um_status launch_second_pass(reduction *work, um_plan *kept, const char *partials, uint32_t splits,
+                                    int multiprocessors, um_error *err) {
     int64_t stride = (int64_t)splits * PARTIAL_SIZE;
     for (int d = 0; d < kept->ndim; d++) {
         kept->strides[d][0] = stride;
@@ -320,8 +318,8 @@ static um_status fill_zero(um_context *ctx, um_stream *stream, int ndim, const i
     return um_kernel_fill(ctx, stream, ndim, kept_shape, itemsize, zero, out, deferred, wait, err);
 }
 
-static um_status check_operands(um_dtype result, int ndim, const int64_t *shape, const int64_t *out_shape, const um_operand *in,
-                                const um_operand *out, um_error *err) {
+static um_status check_operands(um_dtype result, int ndim, const int64_t *shape, const int64_t *out_shape,
+                                const um_operand *in, const um_operand *out, um_error *err) {
     if (in->block == NULL || out->block == NULL) {
         return um_error_set(err, UM_ERR_VALUE, "sum: operands must be in memory");
     }
@@ -364,7 +362,8 @@ um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int6
     reduction work = {.call = &call, .dtype = in->dtype, .itemsize = dtype_sizes[in->dtype]};
     um_plan kept;
     if (!make_plans(&work, ndim, shape, reduced, in, out, &kept)) {
-        return um_error_set(err, UM_ERR_VALUE, "sum: more than %d axes that cannot be joined are reduced", UM_SUM_REDUCED_NDIM);
+        return um_error_set(err, UM_ERR_VALUE, "sum: more than %d axes that cannot be joined are reduced",
+                            UM_SUM_REDUCED_NDIM);
     }
     status = make_partials(&work, &kept, err);
     if (status != UM_OK) {
@@ -373,7 +372,8 @@ um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int6
     status = um_call_begin(&call, err);
     if (status == UM_OK) {
         static const um_plan_limits limits = {.ndim = UM_SUM_KEPT_NDIM, .reach = UINT64_MAX};
-        status = um_call_end(&call, um_plan_for_each_part(&kept, &limits, launch_part, &work, err), deferred, wait, err);
+        status =
+            um_call_end(&call, um_plan_for_each_part(&kept, &limits, launch_part, &work, err), deferred, wait, err);
     }
     if (work.partials != NULL) {
         um_block_unref(work.partials); /* its memory is reused when the stream is done with it */

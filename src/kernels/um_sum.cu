@@ -6,15 +6,13 @@
  */
 #include "kernels/um_kernel_abi.h"
 
-template <typename T, int V>
-struct alignas(sizeof(T) * V) sum_pack {
+template <typename T, int V> struct alignas(sizeof(T) * V) sum_pack {
     T at[V];
 };
 
 /* --- accumulators: add a value, merge another, give the partial sum ------------------------------------------------ */
 
-template <typename Real>
-struct float_sum {
+template <typename Real> struct float_sum {
     Real sum, error;
 
     __device__ __forceinline__ void clear() { sum = error = 0; }
@@ -55,12 +53,10 @@ struct integer_sum {
     }
 };
 
-template <typename Value>
-struct accumulator {
+template <typename Value> struct accumulator {
     typedef float_sum<Value> type;
 };
-template <>
-struct accumulator<uint64_t> {
+template <> struct accumulator<uint64_t> {
     typedef integer_sum type;
 };
 
@@ -81,7 +77,8 @@ __device__ __forceinline__ void locate_output(const um_sum_params &p, uint32_t o
 }
 
 template <int Unroll>
-__device__ __forceinline__ void locate_units(const um_sum_params &p, uint64_t first, uint32_t step, int64_t (&offset)[Unroll]) {
+__device__ __forceinline__ void locate_units(const um_sum_params &p, uint64_t first, uint32_t step,
+                                             int64_t (&offset)[Unroll]) {
     const uint32_t outermost = p.reduced_ndim - 1;
     if (outermost == 0) {
 #pragma unroll
@@ -179,7 +176,8 @@ __device__ __forceinline__ void add_units(const um_sum_params &p, const char *in
 
 /* Adds up what the threads of each output have; thread y = 0 holds the result. */
 template <int Across, typename Sum>
-__device__ __forceinline__ void merge_threads(const um_sum_params &p, uint32_t y, uint32_t y_width, Sum (&sums)[Across]) {
+__device__ __forceinline__ void merge_threads(const um_sum_params &p, uint32_t y, uint32_t y_width,
+                                              Sum (&sums)[Across]) {
     if (!p.x_fast && y_width <= 32) { /* neighbours in a warp */
         for (uint32_t distance = y_width / 2; distance > 0; distance /= 2) {
 #pragma unroll
@@ -191,7 +189,7 @@ __device__ __forceinline__ void merge_threads(const um_sum_params &p, uint32_t y
     }
     __shared__ Sum shared[Across][UM_KERNEL_BLOCK];
     const uint32_t below = p.x_fast ? 1u << p.x_shift : 1; /* threads from y to y + 1 */
-    __syncthreads(); /* the last outputs' sums have been read */
+    __syncthreads();                                       /* the last outputs' sums have been read */
     for (uint32_t distance = y_width / 2; distance > 0; distance /= 2) {
         if (y >= distance && y < 2 * distance) {
 #pragma unroll
@@ -220,14 +218,14 @@ __device__ __forceinline__ void store_sum(const um_sum_params &p, char *out, Sum
     }
 }
 
-template <int Across, typename T>
-struct alignas(sizeof(T) * Across) result_pack {
+template <int Across, typename T> struct alignas(sizeof(T) * Across) result_pack {
     T at[Across];
 };
 
 /* Stores the sums of one output unit's split. */
 template <typename Value, int Across, typename Sum>
-__device__ __forceinline__ void store_sums(const um_sum_params &p, uint32_t output, int64_t out_offset, const Sum (&sums)[Across]) {
+__device__ __forceinline__ void store_sums(const um_sum_params &p, uint32_t output, int64_t out_offset,
+                                           const Sum (&sums)[Across]) {
     typedef decltype(sums[0].result()) Result;
     if (p.pack) { /* consecutive and aligned, one store */
         result_pack<Across, Result> results;
@@ -291,17 +289,17 @@ __device__ __forceinline__ void sum_body(const um_sum_params &p) {
     }
 }
 
-#define UM_DEFINE_SUM(token, type, value, partial)                                                                        \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK) um_sum_##token##_elem(                                  \
-        const __grid_constant__ um_sum_params p) {                                                                        \
-        sum_body<type, value, 1, 1>(p);                                                                                   \
-    }                                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK) um_sum_##token##_row(                                   \
-        const __grid_constant__ um_sum_params p) {                                                                        \
-        sum_body<type, value, UM_VECTOR_BYTES / (int)sizeof(type), 1>(p);                                                 \
-    }                                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK) um_sum_##token##_col(                                   \
-        const __grid_constant__ um_sum_params p) {                                                                        \
-        sum_body<type, value, 1, UM_VECTOR_BYTES / (int)sizeof(type)>(p);                                                 \
+#define UM_DEFINE_SUM(token, type, value, partial)                                                                     \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
+        um_sum_##token##_elem(const __grid_constant__ um_sum_params p) {                                               \
+        sum_body<type, value, 1, 1>(p);                                                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
+        um_sum_##token##_row(const __grid_constant__ um_sum_params p) {                                                \
+        sum_body<type, value, UM_VECTOR_BYTES / (int)sizeof(type), 1>(p);                                              \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
+        um_sum_##token##_col(const __grid_constant__ um_sum_params p) {                                                \
+        sum_body<type, value, 1, UM_VECTOR_BYTES / (int)sizeof(type)>(p);                                              \
     }
 UM_FOR_EACH_SUM(UM_DEFINE_SUM)

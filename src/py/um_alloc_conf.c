@@ -44,17 +44,11 @@ typedef struct span {
     size_t length;
 } span;
 
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
+static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-static char to_lower(char c) {
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
-}
+static char to_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
 static span trim(span part) {
     while (part.length > 0 && is_space(part.text[0])) {
@@ -126,7 +120,8 @@ static size_verdict parse_span(span part, const size_t *total, size_t *out) {
         if (total == NULL) {
             return SIZE_NEEDS_TOTAL;
         }
-        *out = *total / 100 * (size_t)whole + *total % 100 * (size_t)whole / 100 + (size_t)((double)*total / 100 * fraction);
+        *out = *total / 100 * (size_t)whole + *total % 100 * (size_t)whole / 100 +
+               (size_t)((double)*total / 100 * fraction);
         return SIZE_OK;
     }
     const size_unit *unit = find_unit(part);
@@ -212,7 +207,7 @@ int um_total_memory(um_state *state, um_context *ctx, int device, size_t *out) {
     return 0;
 }
 
-/* --- UMEM_ALLOC_CONF: "key:value,key:value" ----------------------------------------------------------------------------- */
+/* --- UMEM_ALLOC_CONF: "key:value,key:value" ----------------------------------------------------------------------- */
 
 #define VARIABLE "UMEM_ALLOC_CONF"
 
@@ -249,7 +244,8 @@ static int refuse_entry(const char *problem, span entry) {
     }
     PyObject *text = PyUnicode_DecodeUTF8(entry.text, (Py_ssize_t)entry.length, "replace");
     if (keys != NULL && text != NULL) {
-        PyErr_Format(PyExc_ValueError, VARIABLE ": %s %R; it reads \"key:value,key:value\", and the valid keys are: %U", problem, text, keys);
+        PyErr_Format(PyExc_ValueError, VARIABLE ": %s %R; it reads \"key:value,key:value\", and the valid keys are: %U",
+                     problem, text, keys);
     }
     Py_XDECREF(keys);
     Py_XDECREF(text);

@@ -1,8 +1,6 @@
 /* umem.empty and umem.zeros. */
 #include "py/um_ndarray.h"
 
-#include <string.h>
-
 #include "core/um_transfer.h"
 
 /* What the two functions are told. Objects are borrowed from the call; NULL where nothing was given. */

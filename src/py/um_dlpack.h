@@ -1,5 +1,5 @@
-/* The structs of DLPack 1.x, declared from its specification (https://dmlc.github.io/dlpack/latest/). Two libraries that
- * exchange an array share nothing but this memory layout, so it is asserted below. No Python here. */
+/* The structs of DLPack 1.x, declared from its specification (https://dmlc.github.io/dlpack/latest/). Two libraries
+ * that exchange an array share nothing but this memory layout, so it is asserted below. No Python here. */
 #ifndef UM_DLPACK_H
 #define UM_DLPACK_H
 

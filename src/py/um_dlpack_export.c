@@ -1,7 +1,7 @@
 /* __dlpack__ and __dlpack_device__: handing an array to another library.
  *
- * A capsule holds a reference to the block and nothing of Python's, so that its deleter can run in any thread, without the
- * GIL and after the interpreter is gone.
+ * A capsule holds a reference to the block and nothing of Python's, so that its deleter can run in any thread,
+ * without the GIL and after the interpreter is gone.
  */
 #include "py/um_exchange.h"
 
@@ -34,7 +34,7 @@ typedef struct dl_export {
     int64_t dims[];  /* shape, then strides */
 } dl_export;
 
-/* --- arguments ------------------------------------------------------------------------------------------------------ */
+/* --- arguments -------------------------------------------------------------------------------------------------- */
 
 static int parse_int32_pair(PyObject *object, const char *name, int64_t pair[2]) {
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
@@ -161,7 +161,7 @@ static int parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
     return 0;
 }
 
-/* --- where to ------------------------------------------------------------------------------------------------------- */
+/* --- where to --------------------------------------------------------------------------------------------------- */
 
 static int refuse_device(const dl_request *request, bool cuda, int device) {
     if (cuda) {
@@ -208,7 +208,7 @@ static int choose_target(const dl_request *request, um_location fixed, bool cuda
     return 0;
 }
 
-/* --- what DLPack can say ---------------------------------------------------------------------------------------------- */
+/* --- what DLPack can say ---------------------------------------------------------------------------------------- */
 
 /* bfloat16 comes to NumPy from the package ml_dtypes. 1 yes, 0 no, -1 error. */
 static int is_bfloat16(PyArray_Descr *descr) {
@@ -294,7 +294,7 @@ int um_dlpack_check(um_ndarray *array) {
     return describe_dims(array, shape, strides);
 }
 
-/* --- the capsule -------------------------------------------------------------------------------------------------------- */
+/* --- the capsule ------------------------------------------------------------------------------------------------ */
 
 static void free_export(dl_export *record) {
     um_block_unref(record->block);
@@ -357,53 +357,47 @@ static PyObject *make_capsule(um_ndarray *array, const dl_request *request, um_d
     return capsule;
 }
 
-/* --- ordering ----------------------------------------------------------------------------------------------------------- */
+/* --- ordering --------------------------------------------------------------------------------------------------- */
 
-/* Marks the block as handed to a GPU library whose work is ordered behind `consumer` (NULL: nobody knows). Waits unless the consumer
- * asked for no synchronisation. */
-static int hand_to_gpu(um_state *state, um_block *block, um_stream *consumer, bool wait_too) {
+/* Hands the block to a GPU library. A consumer that asked for no synchronisation orders its work itself. */
+static int hand_to_gpu(um_state *state, um_block *block, const dl_request *request, int device) {
+    um_context *ctx = um_block_context(block);
+    um_stream *consumer = NULL;
     um_wait wait = UM_WAIT_NONE;
     um_error err;
-    um_status status;
-    Py_BEGIN_ALLOW_THREADS status = um_device_export(block, consumer, &wait, &err);
-    Py_END_ALLOW_THREADS if (status != UM_OK) {
+    um_status status = UM_OK;
+    if (!request->stream_unordered) {
+        status = um_stream_get(ctx, device, request->stream, &consumer, &err);
+    }
+    if (status == UM_OK) {
+        Py_BEGIN_ALLOW_THREADS
+        status = um_device_export(block, consumer, &wait, &err);
+        Py_END_ALLOW_THREADS
+        um_stream_unref(consumer);
+    }
+    if (status != UM_OK) {
         um_raise(state, &err);
         return -1;
     }
-    if (!wait_too) {
+    if (request->stream_unordered) {
         um_wait_drop(&wait);
         return 0;
     }
     return um_finish_wait(state, &wait);
 }
 
-static int order_for_gpu(um_state *state, um_block *block, const dl_request *request, int device) {
-    if (request->stream_unordered) {
-        return hand_to_gpu(state, block, NULL, false);
-    }
+static int prepare(um_state *state, um_ndarray *array, const dl_request *request, um_dl_device target) {
     um_error err;
-    um_stream *consumer;
-    if (um_stream_get(um_block_context(block), device, request->stream, &consumer, &err) != UM_OK) {
+    if (target.type == UM_DL_CUDA) {
+        return hand_to_gpu(state, array->block, request, target.id);
+    }
+    /* Marked before the wait: work that another thread launches meanwhile is complete when its launch returns. */
+    um_host_view_forever(array->block, array->writeable);
+    if (target.type == UM_DL_CUDA_MANAGED && um_device_mark(array->block, &err) != UM_OK) {
         um_raise(state, &err);
         return -1;
     }
-    int result = hand_to_gpu(state, block, consumer, true);
-    um_stream_unref(consumer);
-    return result;
-}
-
-static int prepare(um_state *state, um_ndarray *array, const dl_request *request, um_dl_device target) {
-    if (target.type == UM_DL_CUDA) {
-        return order_for_gpu(state, array->block, request, target.id);
-    }
-    if (um_ndarray_host_access(state, array) < 0) {
-        return -1;
-    }
-    if (target.type == UM_DL_CUDA_MANAGED && hand_to_gpu(state, array->block, NULL, true) < 0) {
-        return -1;
-    }
-    um_host_view_forever(array->block, array->writeable);
-    return 0;
+    return um_ndarray_host_access(state, array);
 }
 
 PyObject *um_dlpack_export(um_state *state, um_ndarray *array, um_location fixed, PyObject *const *args,

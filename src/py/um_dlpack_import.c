@@ -1,6 +1,7 @@
 /* umem.from_dlpack: taking an array from another library, without a copy where the memory is managed.
  *
- * A capsule's content becomes ours when we rename the capsule; from then on the deleter is called exactly once, whatever fails.
+ * A capsule's content becomes ours when we rename the capsule; from then on the deleter is called exactly once,
+ * whatever fails.
  */
 #include "py/um_exchange.h"
 
@@ -21,7 +22,7 @@ typedef struct dl_wish {
     bool share_only; /* None instead of a copy, or of an error about what the exporter cannot do */
 } dl_wish;
 
-/* --- ownership ---------------------------------------------------------------------------------------------------------- */
+/* --- ownership -------------------------------------------------------------------------------------------------- */
 
 static void call_deleter(dl_import *import) {
     if (import->versioned != NULL && import->versioned->deleter != NULL) {
@@ -33,7 +34,8 @@ static void call_deleter(dl_import *import) {
     *import = (dl_import){0};
 }
 
-/* A deleter may run code of Python's; it must neither see nor disturb an exception that is on its way. The GIL is held. */
+/* A deleter may run code of Python's; it must neither see nor disturb an exception that is on its way. The GIL is
+ * held. */
 static void drop_import(dl_import *import) {
 #if PY_VERSION_HEX >= 0x030C0000
     PyObject *raised = PyErr_GetRaisedException();
@@ -47,7 +49,8 @@ static void drop_import(dl_import *import) {
 #endif
 }
 
-/* um_owner's release. Deleters of Python extensions take the GIL themselves, which cannot be had any more at the very end. */
+/* um_owner's release. Deleters of Python extensions take the GIL themselves, which cannot be had any more at the
+ * very end. */
 static void release_import(void *object) {
     dl_import *import = object;
     if (um_python_is_alive()) {
@@ -91,7 +94,7 @@ static int open_capsule(PyObject *capsule, dl_import *out) {
     return 0;
 }
 
-/* --- asking the exporter -------------------------------------------------------------------------------------------------- */
+/* --- asking the exporter ---------------------------------------------------------------------------------------- */
 
 /* x.__dlpack_device__() */
 static int query_device(PyObject *x, um_dl_device *out) {
@@ -199,7 +202,7 @@ static PyObject *request_capsule(um_state *state, um_context *ctx, PyObject *x, 
     return capsule;
 }
 
-/* --- understanding the tensor ----------------------------------------------------------------------------------------------- */
+/* --- understanding the tensor ----------------------------------------------------------------------------------- */
 
 static PyArray_Descr *bfloat16_descr(void) {
     PyObject *module = PyImport_ImportModule("ml_dtypes");
@@ -347,7 +350,7 @@ fail:
     return -1;
 }
 
-/* --- the result --------------------------------------------------------------------------------------------------------------- */
+/* --- the result ------------------------------------------------------------------------------------------------- */
 
 static PyObject *refuse_copy(void) {
     PyErr_SetString(PyExc_ValueError, "the array's memory cannot be shared as asked, and copy=False forbids a copy");
@@ -368,7 +371,8 @@ static PyObject *share_or_copy(um_state *state, const um_foreign *foreign, um_me
     if (wish->copy == 0 && !shareable) {
         return refuse_copy();
     }
-    /* Exporters of managed memory were given no stream, so they have ordered their work before the legacy default stream. */
+    /* Exporters of managed memory were given no stream, so they have ordered their work before the legacy default
+     * stream. */
     if (cuda && foreign->from_gpu && foreign->from_host &&
         um_follow_stream(state, memory->device, UM_STREAM_LEGACY) < 0) {
         return NULL;
@@ -458,7 +462,7 @@ PyObject *um_dlpack_alias(um_state *state, PyObject *x) {
     return result;
 }
 
-/* --- from_dlpack ---------------------------------------------------------------------------------------------------------------- */
+/* --- from_dlpack ------------------------------------------------------------------------------------------------ */
 
 /* umem's own arrays need no capsule, but are refused what a capsule would refuse. */
 static PyObject *import_own(um_state *state, um_ndarray *array, const dl_wish *wish) {
@@ -479,8 +483,8 @@ static PyObject *import_own(um_state *state, um_ndarray *array, const dl_wish *w
                                       array->shape, array->strides, array->writeable, (PyObject *)array);
 }
 
-/* `device=` names who must be able to use the array. Managed memory serves the CPU and any GPU, so that only one GPU by number is a
- * wish; "cuda" from an object that keeps no number (torch.device) is `default_device`. */
+/* `device=` names who must be able to use the array. Managed memory serves the CPU and any GPU, so that only one GPU
+ * by number is a wish; "cuda" from an object that keeps no number (torch.device) is `default_device`. */
 static int parse_wish(um_state *state, bool cuda, PyObject *device, PyObject *copy, int default_device, dl_wish *out) {
     um_location where;
     *out = (dl_wish){.device = -1, .copy = -1};

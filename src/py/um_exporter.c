@@ -18,7 +18,7 @@ um_ndarray *um_array_behind(const um_state *state, PyObject *object) {
 
 static bool is_cpu(const device_view *self) { return self->where.kind == UM_LOCATION_HOST; }
 
-/* --- protocols ------------------------------------------------------------------------------------------------------------ */
+/* --- protocols -------------------------------------------------------------------------------------------------- */
 
 static PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
     device_view *view = (device_view *)self;
@@ -77,7 +77,7 @@ static PyObject *view_array(PyObject *self, PyObject *args, PyObject *kwargs) {
     return result;
 }
 
-/* --- attributes -------------------------------------------------------------------------------------------------------------- */
+/* --- attributes ------------------------------------------------------------------------------------------------- */
 
 static PyObject *view_get_array(PyObject *self, void *closure) {
     (void)closure;
@@ -114,7 +114,7 @@ static PyObject *view_repr(PyObject *self) {
     return result;
 }
 
-/* --- the type ----------------------------------------------------------------------------------------------------------------- */
+/* --- the type --------------------------------------------------------------------------------------------------- */
 
 static int view_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
@@ -137,8 +137,8 @@ static PyMethodDef view_methods[] = {
     {"__dlpack_device__", view_dlpack_device, METH_NOARGS,
      PyDoc_STR("__dlpack_device__($self, /)\n--\n\n(1, 0) for the CPU, (2, n) for GPU n.")},
     {"__array__", (PyCFunction)(void (*)(void))view_array, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR(
-         "__array__($self, dtype=None, /, *, copy=None)\n--\n\nThe array for NumPy; TypeError unless the view is the CPU's.")},
+     PyDoc_STR("__array__($self, dtype=None, /, *, copy=None)\n--\n\n"
+               "The array for NumPy; TypeError unless the view is the CPU's.")},
     {NULL, NULL, 0, NULL},
 };
 

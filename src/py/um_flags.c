@@ -1,8 +1,6 @@
 /* ndarray.flags: what NumPy's flags object shows, for a umem array. */
 #include "py/um_ndarray.h"
 
-#include <string.h>
-
 typedef struct flags_object {
     PyObject_HEAD
     um_ndarray *array; /* owned */

@@ -1,7 +1,7 @@
 /* Arrays in memory that may be anybody's: whose it is, whether it may be shared, and how it is copied.
  *
- * What another library says about its memory is checked before a byte is read: elements have to lie inside the block or the
- * driver's allocation they start in, and host memory has to be readable page for page.
+ * What another library says about its memory is checked before a byte is read: elements have to lie inside the block
+ * or the driver's allocation they start in, and host memory has to be readable page for page.
  */
 #include "py/um_exchange.h"
 
@@ -9,12 +9,14 @@
 #include "kernels/um_kernel.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* --- small things ------------------------------------------------------------------------------------------------------ */
+/* --- small things ----------------------------------------------------------------------------------------------- */
 
 bool um_python_is_alive(void) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -44,7 +46,7 @@ void um_fill_c_strides(int ndim, const npy_intp *shape, npy_intp itemsize, npy_i
     }
 }
 
-/* --- other libraries' streams ------------------------------------------------------------------------------------- */
+/* --- other libraries' streams ----------------------------------------------------------------------------------- */
 
 static um_status wait_for_stream(um_backend *backend, um_stream *waiter, um_stream_handle handle, um_error *err) {
     int device = um_stream_device(waiter);
@@ -80,7 +82,8 @@ int um_follow_stream(um_state *state, int device, um_stream_handle handle) {
     um_status status = UM_OK;
     if ((own == 0 ? UM_STREAM_LEGACY : own) != handle) {
         um_backend *backend = um_context_backend(um_state_context(state));
-        Py_BEGIN_ALLOW_THREADS status = wait_for_stream(backend, current, handle, &err);
+        Py_BEGIN_ALLOW_THREADS
+        status = wait_for_stream(backend, current, handle, &err);
         Py_END_ALLOW_THREADS
     }
     um_stream_unref(current);
@@ -91,7 +94,7 @@ int um_follow_stream(um_state *state, int device, um_stream_handle handle) {
     return 0;
 }
 
-/* --- extent -------------------------------------------------------------------------------------------------------------- */
+/* --- extent ----------------------------------------------------------------------------------------------------- */
 
 int um_foreign_measure(um_foreign *foreign) {
     npy_intp nbytes = PyDataType_ELSIZE(foreign->descr);
@@ -139,7 +142,7 @@ int um_foreign_measure(um_foreign *foreign) {
     return 0;
 }
 
-/* --- whose memory -------------------------------------------------------------------------------------------------------- */
+/* --- whose memory ----------------------------------------------------------------------------------------------- */
 
 static int refuse_outside(const char *what) {
     PyErr_Format(PyExc_BufferError, "shape and strides reach outside the %s that the data pointer is in", what);
@@ -208,11 +211,13 @@ int um_foreign_locate(um_state *state, const um_foreign *foreign, um_memory *out
         um_error err;
         um_status status;
         bool whole;
-        Py_BEGIN_ALLOW_THREADS status = um_context_check(ctx, &err);
+        Py_BEGIN_ALLOW_THREADS
+        status = um_context_check(ctx, &err);
         if (status == UM_OK) {
             status = ask_driver(backend, foreign, &info, &whole, &err);
         }
-        Py_END_ALLOW_THREADS if (status != UM_OK) {
+        Py_END_ALLOW_THREADS
+        if (status != UM_OK) {
             um_raise(state, &err);
             return -1;
         }
@@ -231,27 +236,22 @@ int um_foreign_locate(um_state *state, const um_foreign *foreign, um_memory *out
     }
     um_memory_kind kind = info.managed ? UM_MEMORY_MANAGED : info.host ? UM_MEMORY_HOST : UM_MEMORY_DEVICE;
     if (kind == UM_MEMORY_DEVICE && foreign->from_host) {
-        /* Managed pools may not say that they are managed. If this is the GPU's after all, reading it is refused later. */
+        /* Managed pools may not say that they are managed. If this is the GPU's after all, reading it is refused
+         * later. */
         kind = UM_MEMORY_HOST;
     }
-    *out = (um_memory){.kind = kind, .device = info.device > 0 ? info.device : 0, .block = NULL};
+    *out = (um_memory){.kind = kind, .device = info.device > 0 ? info.device : 0, .vouched = info.host, .block = NULL};
     return 0;
 }
 
-/* --- sharing ------------------------------------------------------------------------------------------------------------- */
+/* --- sharing ---------------------------------------------------------------------------------------------------- */
 
 /* Tells the coherence rules who else touches the memory, for as long as it lives: when that ends cannot be seen. */
 static int note_exporter(um_state *state, const um_foreign *foreign, um_block *block) {
-    if (foreign->from_gpu && um_block_is_owned(block)) {
-        um_wait wait = UM_WAIT_NONE;
-        um_error err;
-        um_status status;
-        Py_BEGIN_ALLOW_THREADS status = um_device_export(block, NULL, &wait, &err);
-        Py_END_ALLOW_THREADS if (status != UM_OK) {
-            um_raise(state, &err);
-            return -1;
-        }
-        um_wait_drop(&wait); /* the exporter has it already; only the mark is wanted */
+    um_error err;
+    if (foreign->from_gpu && um_block_is_owned(block) && um_device_mark(block, &err) != UM_OK) {
+        um_raise(state, &err);
+        return -1;
     }
     if (foreign->from_host) {
         um_host_view_forever(block, foreign->writeable);
@@ -281,7 +281,7 @@ um_ndarray *um_foreign_share(um_state *state, const um_foreign *foreign, um_memo
                           foreign->writeable, NULL);
 }
 
-/* --- copying one umem array to another --------------------------------------------------------------------------------------- */
+/* --- copying one umem array to another -------------------------------------------------------------------------- */
 
 static bool kernel_can_copy(npy_intp itemsize) {
     return itemsize == 1 || itemsize == 2 || itemsize == 4 || itemsize == 8 || itemsize == 16;
@@ -309,9 +309,11 @@ static int copy_by_kernel(um_state *state, um_ndarray *source, um_ndarray *copy)
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status;
-    Py_BEGIN_ALLOW_THREADS status = um_kernel_copy(um_block_context(copy->block), stream, source->ndim, shape, itemsize,
-                                                   &in, &out, deferred != 0, &wait, &err);
-    Py_END_ALLOW_THREADS um_stream_unref(stream);
+    Py_BEGIN_ALLOW_THREADS
+    status = um_kernel_copy(um_block_context(copy->block), stream, source->ndim, shape, itemsize, &in, &out,
+                            deferred != 0, &wait, &err);
+    Py_END_ALLOW_THREADS
+    um_stream_unref(stream);
     if (status != UM_OK) {
         um_raise(state, &err);
         return -1;
@@ -328,7 +330,8 @@ static int copy_by_host(um_state *state, um_ndarray *source, um_ndarray *copy) {
     if (result == 0) {
         const void *bytes = PyArray_DATA((PyArrayObject *)elements);
         size_t nbytes = (size_t)um_ndarray_nbytes(copy);
-        Py_BEGIN_ALLOW_THREADS memcpy(copy->data, bytes, nbytes);
+        Py_BEGIN_ALLOW_THREADS
+        memcpy(copy->data, bytes, nbytes);
         Py_END_ALLOW_THREADS
     }
     Py_DECREF(elements);
@@ -351,7 +354,7 @@ um_ndarray *um_ndarray_duplicate(um_state *state, um_ndarray *source, int device
     return copy;
 }
 
-/* --- copying host memory ------------------------------------------------------------------------------------------------------ */
+/* --- copying host memory ---------------------------------------------------------------------------------------- */
 
 /* Whether every page of [low, low + size) is mapped: all that can be learnt where process_vm_readv is not allowed. */
 static bool range_is_mapped(const char *low, size_t size) {
@@ -370,8 +373,40 @@ static bool range_is_mapped(const char *low, size_t size) {
     return true;
 }
 
-/* Whether every page of [low, low + size), size > 0, can be read: the kernel reads a byte of each for us and answers with an error
- * where we would get a signal. */
+/* Whether [low, low + size) lies in readable mappings of devices. The kernel does not read those for us (CUDA's
+ * page-locked memory is one); memory files in /dev/shm it does read, up to their end. */
+static bool range_is_device_mapping(const char *low, size_t size) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    if (maps == NULL) {
+        return false;
+    }
+    uintptr_t next = (uintptr_t)low; /* everything before it is covered */
+    uintptr_t end = next + size;
+    char *line = NULL;
+    size_t room = 0;
+    while (next < end && getline(&line, &room, maps) > 0) {
+        /* from-to, access, offset, device number, inode, path: only the path has a slash */
+        char *rest;
+        uintptr_t from = strtoul(line, &rest, 16);
+        uintptr_t to = *rest == '-' ? strtoul(rest + 1, &rest, 16) : 0;
+        if (to <= next) {
+            continue;
+        }
+        bool readable = rest[0] == ' ' && rest[1] == 'r';
+        const char *path = strchr(rest, '/');
+        bool device = path != NULL && strncmp(path, "/dev/", 5) == 0 && strncmp(path, "/dev/shm/", 9) != 0;
+        if (from > next || !readable || !device) {
+            break;
+        }
+        next = to;
+    }
+    free(line);
+    fclose(maps);
+    return next >= end;
+}
+
+/* Whether every page of [low, low + size), size > 0, can be read: the kernel reads a byte of each for us and answers
+ * with an error where we would get a signal. */
 static bool range_is_readable(const char *low, size_t size) {
     enum { BATCH = 256 };
     struct iovec remote[BATCH];
@@ -381,6 +416,7 @@ static bool range_is_readable(const char *low, size_t size) {
     uintptr_t next = (uintptr_t)low;
     uintptr_t end = next + size;
     while (next < end) {
+        uintptr_t first = next;
         size_t count = 0;
         while (count < BATCH && next < end) {
             remote[count++] = (struct iovec){.iov_base = (void *)next, .iov_len = 1};
@@ -394,15 +430,19 @@ static bool range_is_readable(const char *low, size_t size) {
         if (got < 0 && errno != EFAULT) {
             return range_is_mapped(low, size);
         }
-        return false;
+        return range_is_device_mapping((const char *)first, end - first);
     }
     return true;
 }
 
-static um_ndarray *copy_host_memory(um_state *state, const um_foreign *foreign, int device) {
-    bool readable;
-    Py_BEGIN_ALLOW_THREADS readable = range_is_readable(foreign->low, foreign->extent);
-    Py_END_ALLOW_THREADS if (!readable) {
+static um_ndarray *copy_host_memory(um_state *state, const um_foreign *foreign, bool vouched, int device) {
+    bool readable = vouched;
+    if (!readable) {
+        Py_BEGIN_ALLOW_THREADS
+        readable = range_is_readable(foreign->low, foreign->extent);
+        Py_END_ALLOW_THREADS
+    }
+    if (!readable) {
         PyErr_Format(PyExc_BufferError, "%zu bytes at %p are said to be the array's, but not all of them can be read",
                      foreign->extent, (void *)foreign->low);
         return NULL;
@@ -438,7 +478,7 @@ done:
     return copy;
 }
 
-/* --- copying device memory ------------------------------------------------------------------------------------------------------ */
+/* --- copying device memory -------------------------------------------------------------------------------------- */
 
 /* Whether the elements fill their extent without gap or overlap, in some order of the axes, all strides forward. */
 static bool is_dense(const um_foreign *foreign) {
@@ -496,8 +536,10 @@ static um_ndarray *fetch_extent(um_state *state, const um_foreign *foreign, int 
     if (bytes != NULL) {
         um_error err;
         um_status status;
-        Py_BEGIN_ALLOW_THREADS status = copy_extent(foreign, stream, bytes, &err);
-        Py_END_ALLOW_THREADS if (status != UM_OK) {
+        Py_BEGIN_ALLOW_THREADS
+        status = copy_extent(foreign, stream, bytes, &err);
+        Py_END_ALLOW_THREADS
+        if (status != UM_OK) {
             um_raise(state, &err);
             Py_CLEAR(bytes);
         }
@@ -523,12 +565,12 @@ static um_ndarray *copy_device_memory(um_state *state, const um_foreign *foreign
     return copy;
 }
 
-/* --- copying anything ------------------------------------------------------------------------------------------------------------ */
+/* --- copying anything ------------------------------------------------------------------------------------------- */
 
 um_ndarray *um_foreign_copy(um_state *state, const um_foreign *foreign, um_memory *memory, um_owner *owner,
                             int device) {
     if (memory->kind == UM_MEMORY_HOST) {
-        return copy_host_memory(state, foreign, device);
+        return copy_host_memory(state, foreign, memory->vouched, device);
     }
     if (memory->kind == UM_MEMORY_DEVICE) {
         return copy_device_memory(state, foreign, memory->device, device);

@@ -10,13 +10,12 @@
 #include <structmember.h>
 
 typedef struct function_object {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *module; /* owned; NULL once the garbage collector has cleared it */
     um_state *state;  /* the module's */
     um_op op;
     int nin;
-    PyObject *name;   /* owned */
+    PyObject *name; /* owned */
 } function_object;
 
 /* --- the fast path ------------------------------------------------------------------------------------------------ */
@@ -39,7 +38,8 @@ typedef struct call_plan {
 } call_plan;
 
 /* The `out` of a call: borrowed, NULL for none. False when the arguments are not those of a plain call. */
-static bool find_out(const function_object *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **out) {
+static bool find_out(const function_object *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                     PyObject **out) {
     Py_ssize_t nkeywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     if (nargs < self->nin || nargs + nkeywords > self->nin + 1) {
         return false;
@@ -164,7 +164,7 @@ static void address_range(const um_ndarray *array, uintptr_t *first, uintptr_t *
     *end = high;
 }
 
-/* Whether writing b while reading a could change what is read: they overlap and are not the same elements in the same order. */
+/* Whether writing b could change what is read of a: they overlap and are not the same elements in the same order. */
 static bool overlaps_badly(const um_ndarray *a, const um_ndarray *b) {
     uintptr_t first_a = 0, end_a = 0, first_b = 0, end_b = 0;
     address_range(a, &first_a, &end_a);
@@ -197,8 +197,8 @@ static bool take_out(const function_object *self, PyObject *given, call_plan *pl
 
 static bool describe_inputs(const function_object *self, call_plan *plan) {
     for (int i = 0; i < self->nin; ++i) {
-        if (plan->arrays[i] != NULL && !um_operand_from_array(plan->arrays[i], plan->dtype, plan->ndim, plan->shape, plan->strides[i],
-                                                              &plan->inputs[i])) {
+        if (plan->arrays[i] != NULL && !um_operand_from_array(plan->arrays[i], plan->dtype, plan->ndim, plan->shape,
+                                                              plan->strides[i], &plan->inputs[i])) {
             return false;
         }
     }
@@ -235,7 +235,8 @@ static um_ndarray *make_out(const function_object *self, const call_plan *plan) 
 }
 
 /* Plans the call; plan->out is set when the verdict is FAST. */
-static verdict plan_call(const function_object *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, call_plan *plan) {
+static verdict plan_call(const function_object *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                         call_plan *plan) {
     PyObject *given = NULL;
     plan->out = NULL;
     if (!find_out(self, args, nargs, kwnames, &given) || !find_loop(self, args, plan)) {
@@ -265,11 +266,12 @@ static verdict plan_call(const function_object *self, PyObject *const *args, Py_
             return FAILED;
         }
     }
-    (void)um_operand_from_array(plan->out, plan->result, plan->ndim, plan->shape, plan->strides[UM_MAX_INPUTS], &plan->target);
+    (void)um_operand_from_array(plan->out, plan->result, plan->ndim, plan->shape, plan->strides[UM_MAX_INPUTS],
+                                &plan->target);
     return FAST;
 }
 
-/* --- the call -------------------------------------------------------------------------------------------------------- */
+/* --- the call ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *call_general(const function_object *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
     PyObject *hook = self->state->hook_ufunc;
@@ -308,12 +310,9 @@ static PyObject *function_call(PyObject *object, PyObject *const *args, size_t n
         return NULL;
     }
     switch (plan_call(self, args, nargs, kwnames, &plan)) {
-    case FAILED:
-        return NULL;
-    case GENERAL:
-        return call_general(self, args, nargs, kwnames);
-    case FAST:
-        break;
+    case FAILED: return NULL;
+    case GENERAL: return call_general(self, args, nargs, kwnames);
+    case FAST: break;
     }
     int device = um_block_device(plan.out->block);
     if (um_run_elementwise(self->state, device, self->op, plan.ndim, plan.shape, plan.inputs, &plan.target) < 0) {
@@ -323,7 +322,7 @@ static PyObject *function_call(PyObject *object, PyObject *const *args, size_t n
     return (PyObject *)plan.out;
 }
 
-/* --- documentation ---------------------------------------------------------------------------------------------------- */
+/* --- documentation ------------------------------------------------------------------------------------------------ */
 
 typedef struct function_doc {
     const char *name;
@@ -338,7 +337,9 @@ static const function_doc docs[] = {
     {"multiply", "Product, element by element.", {NULL}},
     {"true_divide", "Quotient, element by element; integers give float64.", {NULL}},
     {"negative", "The negative of each element; integers wrap.", {NULL}},
-    {"axpy", "alpha * x + y in one pass: in floating point the product is not rounded before it is added.", {"alpha", "x", "y"}},
+    {"axpy",
+     "alpha * x + y in one pass: in floating point the product is not rounded before it is added.",
+     {"alpha", "x", "y"}},
 };
 
 static const function_doc *find_doc(um_op op) {
@@ -392,7 +393,8 @@ static PyObject *function_get_doc(PyObject *object, void *Py_UNUSED(closure)) {
     const function_doc *doc = find_doc(self->op);
     PyObject *names = input_names(self);
     PyObject *types = kernel_types(self);
-    PyObject *summary = doc != NULL ? PyUnicode_FromString(doc->summary) : PyUnicode_FromFormat("As numpy.%U.", self->name);
+    PyObject *summary =
+        doc != NULL ? PyUnicode_FromString(doc->summary) : PyUnicode_FromFormat("As numpy.%U.", self->name);
     PyObject *text = NULL;
     if (names != NULL && types != NULL && summary != NULL) {
         text = PyUnicode_FromFormat(
@@ -470,7 +472,7 @@ done:
     return result;
 }
 
-/* --- the type ----------------------------------------------------------------------------------------------------------- */
+/* --- the type ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *function_get_name(PyObject *object, void *Py_UNUSED(closure)) {
     return Py_NewRef(((const function_object *)object)->name);
@@ -535,16 +537,11 @@ static PyMemberDef function_members[] = {
 };
 
 static PyType_Slot function_slots[] = {
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_descr_get, function_descr_get},
-    {Py_tp_dealloc, function_dealloc},
-    {Py_tp_traverse, function_traverse},
-    {Py_tp_clear, function_clear},
-    {Py_tp_repr, function_repr},
-    {Py_tp_methods, function_methods},
-    {Py_tp_getset, function_getset},
-    {Py_tp_members, function_members},
-    {0, NULL},
+    {Py_tp_call, PyVectorcall_Call},   {Py_tp_descr_get, function_descr_get},
+    {Py_tp_dealloc, function_dealloc}, {Py_tp_traverse, function_traverse},
+    {Py_tp_clear, function_clear},     {Py_tp_repr, function_repr},
+    {Py_tp_methods, function_methods}, {Py_tp_getset, function_getset},
+    {Py_tp_members, function_members}, {0, NULL},
 };
 
 static PyType_Spec function_spec = {

@@ -1,8 +1,6 @@
 /* The host side of an array: waiting, NumPy arrays over its memory, and reads that move nothing. */
 #include "py/um_ndarray.h"
 
-#include <string.h>
-
 #include "core/um_transfer.h"
 
 _Static_assert(sizeof(npy_intp) == sizeof(int64_t), "umem needs a 64-bit platform");

@@ -1,10 +1,12 @@
-/* Recognising memory that comes in: arrays of other libraries that lie in managed memory become umem arrays over the same bytes.
+/* Recognising memory that comes in: arrays of other libraries that lie in managed memory become umem arrays over the
+ * same bytes.
  *
- * Tried in this order: __cuda_array_interface__, what NumPy can view without a copy (buffer protocol, __array_interface__), DLPack.
+ * Tried in this order: __cuda_array_interface__, what NumPy can view without a copy (buffer protocol,
+ * __array_interface__), DLPack.
  */
 #include "py/um_exchange.h"
 
-/* --- the object behind an array --------------------------------------------------------------------------------------------- */
+/* --- the object behind an array --------------------------------------------------------------------------------- */
 
 static void release_object(void *object) {
     if (!um_python_is_alive()) {
@@ -26,7 +28,7 @@ static PyObject *share_if_managed(um_state *state, const um_foreign *foreign, um
     return result;
 }
 
-/* --- __cuda_array_interface__ ------------------------------------------------------------------------------------------------- */
+/* --- __cuda_array_interface__ ----------------------------------------------------------------------------------- */
 
 #define CAI        "__cuda_array_interface__"
 #define CAI_NEWEST 3
@@ -245,7 +247,7 @@ static int read_interface(PyObject *interface, cai_array *array) {
     return 0;
 }
 
-/* --- arrays with __cuda_array_interface__ ------------------------------------------------------------------------------------------- */
+/* --- arrays with __cuda_array_interface__ ----------------------------------------------------------------------- */
 
 static int follow_exporter(um_state *state, const cai_array *array, int device) {
     return array->has_stream ? um_follow_stream(state, device, array->stream) : 0;
@@ -325,9 +327,10 @@ static PyObject *copy_device(PyObject *module, PyObject *x) {
     return (PyObject *)result;
 }
 
-/* --- what NumPy can view ---------------------------------------------------------------------------------------------------------------- */
+/* --- what NumPy can view ---------------------------------------------------------------------------------------- */
 
-/* Whether the array got its memory from umem in a way that counts as a host view while it lives: numpy(), or the buffer protocol. */
+/* Whether the array got its memory from umem in a way that counts as a host view while it lives: numpy(), or the
+ * buffer protocol. */
 static bool is_counted_view(const um_state *state, PyArrayObject *array) {
     PyObject *base = PyArray_BASE(array);
     while (base != NULL && PyArray_Check(base)) {
@@ -391,9 +394,10 @@ static int numpy_can_view(PyObject *x) {
     return 0;
 }
 
-/* --- alias ---------------------------------------------------------------------------------------------------------------------------------- */
+/* --- alias ------------------------------------------------------------------------------------------------------ */
 
-/* Builtins that have no memory of their own to offer, and NumPy scalars: the common case, without looking for protocols. */
+/* Builtins that have no memory of their own to offer, and NumPy scalars: the common case, without looking for
+ * protocols. */
 static bool is_plain_value(PyObject *x) {
     return x == Py_None || PyLong_Check(x) || PyFloat_Check(x) || PyComplex_Check(x) || PyUnicode_Check(x) ||
            PyBytes_Check(x) || PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x) || PyArray_CheckScalar(x);
@@ -464,10 +468,10 @@ PyDoc_STRVAR(
     from_dlpack_doc,
     "from_dlpack(x, /, *, device=None, copy=None)\n--\n\n"
     "An array with the elements of x, an object with __dlpack__ and __dlpack_device__.\n\n"
-    "Memory that is managed is shared, other memory is copied into managed memory. copy=True always copies; copy=False raises\n"
-    "ValueError where a copy would be needed. device= says who must be able to use the result: managed memory serves \"cpu\" and\n"
-    "\"cuda\" alike; with \"cuda:1\" an array that another GPU owns is copied. Legacy capsules are writable. BufferError for what\n"
-    "x cannot export and for tensors that umem cannot take.");
+    "Memory that is managed is shared, other memory is copied into managed memory. copy=True always copies;\n"
+    "copy=False raises ValueError where a copy would be needed. device= says who must be able to use the result:\n"
+    "managed memory serves \"cpu\" and \"cuda\" alike; with \"cuda:1\" an array that another GPU owns is copied.\n"
+    "Legacy capsules are writable. BufferError for what x cannot export and for tensors that umem cannot take.");
 
 static PyMethodDef import_functions[] = {
     {"alias", alias, METH_O, alias_doc},

@@ -1,8 +1,6 @@
 /* array[key]: views by NumPy's rules, computed without looking at the data. */
 #include "py/um_ndarray.h"
 
-#include <string.h>
-
 #include "core/um_transfer.h" /* UM_MAX_NDIM */
 
 /* --- keys of integers, slices, None and an Ellipsis, without NumPy --------------------------------------------------------- */

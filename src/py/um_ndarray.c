@@ -1,7 +1,6 @@
 /* The type umem.ndarray: its life, its attributes, and the table of its parts. */
 #include "py/um_ndarray.h"
 
-#include <string.h>
 #include <structmember.h>
 
 #include "core/um_transfer.h" /* UM_MAX_NDIM */
@@ -55,9 +54,9 @@ um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray
         Py_DECREF(array);
         return NULL;
     }
-    memcpy(array->shape, shape, (size_t)ndim * sizeof(npy_intp));
+    um_copy_dims(array->shape, shape, ndim);
     if (strides != NULL) {
-        memcpy(array->strides, strides, (size_t)ndim * sizeof(npy_intp));
+        um_copy_dims(array->strides, strides, ndim);
     } else {
         fill_strides(ndim, shape, PyDataType_ELSIZE(descr), 'C', array->strides);
     }
@@ -160,7 +159,7 @@ static int plan_layout(PyArray_Descr *descr, int ndim, const npy_intp *shape, ch
         return too_many_dimensions(ndim);
     }
     out->ndim = ndim;
-    memcpy(out->shape, shape, (size_t)ndim * sizeof(npy_intp));
+    um_copy_dims(out->shape, shape, ndim);
     if (expand_subarray(out) < 0 || um_check_dtype(out->descr) < 0 || give_width(out) < 0 || measure(out) < 0) {
         return -1;
     }

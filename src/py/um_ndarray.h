@@ -24,6 +24,13 @@ typedef struct um_ndarray {
 
 static inline bool um_ndarray_check(const um_state *state, PyObject *object) { return Py_IS_TYPE(object, state->ndarray_type); }
 
+/* Lengths or strides; unlike memcpy it takes NULL for none. */
+static inline void um_copy_dims(npy_intp *to, const npy_intp *from, int count) {
+    for (int i = 0; i < count; i++) {
+        to[i] = from[i];
+    }
+}
+
 /* --- um_ndarray.c ----------------------------------------------------------------------------------------------------- */
 
 /* A new array over memory. Steals `block` and `descr`, also on failure; `base` (may be NULL) is borrowed. strides NULL: C order. */

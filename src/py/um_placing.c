@@ -6,11 +6,11 @@
 #include "core/um_placement.h"
 #include "core/um_residency.h"
 
-/* --- arguments ----------------------------------------------------------------------------------------------------- */
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-/* Reads a call's arguments, each positional or by keyword, into out[]; missing ones stay NULL. -1 with TypeError set. */
-static int read_arguments(const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const char *const *names,
-                          Py_ssize_t required, Py_ssize_t count, PyObject **out) {
+/* Reads a call's arguments, positional or by keyword, into out[]; missing ones stay NULL. -1 with TypeError set. */
+static int read_arguments(const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                          const char *const *names, Py_ssize_t required, Py_ssize_t count, PyObject **out) {
     if (nargs > count) {
         PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", function, count, nargs);
         return -1;
@@ -49,7 +49,7 @@ static um_access extent_of(const um_ndarray *array) {
     return access;
 }
 
-/* --- prefetch ---------------------------------------------------------------------------------------------------------- */
+/* --- prefetch ----------------------------------------------------------------------------------------------------- */
 
 /* Starts moving the ranges on the stream of the active umem.stream context. -1 with an exception set. */
 static int prefetch_ranges(um_state *state, um_context *ctx, const um_access *ranges, size_t count, um_location where) {
@@ -115,7 +115,8 @@ static int fill_batch(um_state *state, PyObject *const *items, size_t count, PyO
     }
     for (size_t i = 0; i < count; ++i) {
         if (!um_ndarray_check(state, items[i])) {
-            PyErr_Format(PyExc_TypeError, "arrays[%zu] must be a umem.ndarray, not '%.100s'", i, Py_TYPE(items[i])->tp_name);
+            PyErr_Format(PyExc_TypeError, "arrays[%zu] must be a umem.ndarray, not '%.100s'", i,
+                         Py_TYPE(items[i])->tp_name);
             return -1;
         }
         const um_ndarray *array = (const um_ndarray *)items[i];
@@ -156,20 +157,21 @@ static int run_batch(um_state *state, um_context *ctx, batch *moves) {
     return 0;
 }
 
-PyDoc_STRVAR(prefetch_doc,
-             "prefetch($module, arrays, where)\n--\n\n"
-             "Start moving several arrays to one place, in one call of the driver where it has one.\n\n"
-             "Parameters\n----------\n"
-             "arrays : iterable of umem.ndarray\n"
-             "    Arrays or views; a view moves the range of memory from its first to its last byte. One array is accepted too.\n"
-             "where : location\n"
-             "    \"cpu\", \"cuda\" (each array's own GPU), \"cuda:1\", \"numa:0\", …\n\n"
-             "Raises\n------\n"
-             "TypeError\n    Something in `arrays` is not a umem.ndarray. Nothing has been moved then.\n"
-             "ValueError\n    `where` is no location, or there is no such device.\n\n"
-             "Notes\n-----\n"
-             "Returns before the move is done, on the stream of ``umem.stream``; later work is ordered after it. Without a GPU, GPUs\n"
-             "are accepted and have no effect.");
+PyDoc_STRVAR(
+    prefetch_doc,
+    "prefetch($module, arrays, where)\n--\n\n"
+    "Start moving several arrays to one place, in one call of the driver where it has one.\n\n"
+    "Parameters\n----------\n"
+    "arrays : iterable of umem.ndarray\n"
+    "    Arrays or views; a view moves the range of memory from its first to its last byte. One array is accepted too.\n"
+    "where : location\n"
+    "    \"cpu\", \"cuda\" (each array's own GPU), \"cuda:1\", \"numa:0\", …\n\n"
+    "Raises\n------\n"
+    "TypeError\n    Something in `arrays` is not a umem.ndarray. Nothing has been moved then.\n"
+    "ValueError\n    `where` is no location, or there is no such device.\n\n"
+    "Notes\n-----\n"
+    "Returns before the move is done, on the stream of ``umem.stream``; later work is ordered after it. Without a GPU, GPUs\n"
+    "are accepted and have no effect.");
 
 static PyObject *core_prefetch(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"arrays", "where", NULL};
@@ -191,7 +193,8 @@ static PyObject *core_prefetch(PyObject *module, PyObject *args, PyObject *kwarg
     PyObject *result = NULL;
     batch moves = {.count = 0};
     um_context *ctx = um_state_context(state);
-    if (ctx != NULL && fill_batch(state, PySequence_Fast_ITEMS(items), (size_t)PyTuple_GET_SIZE(items), where, &moves) == 0 &&
+    if (ctx != NULL &&
+        fill_batch(state, PySequence_Fast_ITEMS(items), (size_t)PyTuple_GET_SIZE(items), where, &moves) == 0 &&
         run_batch(state, ctx, &moves) == 0) {
         result = Py_NewRef(Py_None);
     }
@@ -200,7 +203,7 @@ static PyObject *core_prefetch(PyObject *module, PyObject *args, PyObject *kwarg
     return result;
 }
 
-/* --- advise -------------------------------------------------------------------------------------------------------------- */
+/* --- advise ------------------------------------------------------------------------------------------------------- */
 
 typedef struct advice_entry {
     const char *name;
@@ -248,7 +251,9 @@ PyObject *um_ndarray_advise(PyObject *self, PyObject *const *args, Py_ssize_t na
     }
     bool has_location = given[1] != NULL && !Py_IsNone(given[1]);
     if (has_location != entry->takes_location) {
-        PyErr_Format(PyExc_ValueError, has_location ? "where: the advice '%s' takes no location" : "where: the advice '%s' needs a location",
+        PyErr_Format(PyExc_ValueError,
+                     has_location ? "where: the advice '%s' takes no location"
+                                  : "where: the advice '%s' needs a location",
                      entry->name);
         return NULL;
     }
@@ -271,7 +276,7 @@ PyObject *um_ndarray_advise(PyObject *self, PyObject *const *args, Py_ssize_t na
     Py_RETURN_NONE;
 }
 
-/* --- discard ---------------------------------------------------------------------------------------------------------------- */
+/* --- discard ------------------------------------------------------------------------------------------------------ */
 
 PyObject *um_ndarray_discard(PyObject *self, PyObject *Py_UNUSED(unused)) {
     um_state *state = um_state_of(self);
@@ -285,21 +290,18 @@ PyObject *um_ndarray_discard(PyObject *self, PyObject *Py_UNUSED(unused)) {
     }
     um_access range = extent_of(array);
     if (range.size != (size_t)um_ndarray_nbytes(array)) {
-        PyErr_SetString(PyExc_ValueError, "discard needs a contiguous view: what lies between the elements of this one would be lost too");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "discard needs a contiguous view: what lies between the elements of this one would be lost too");
         return NULL;
     }
     if (range.size == 0) {
         Py_RETURN_NONE;
     }
-    um_stream *stream = NULL;
-    if (um_explicit_stream(state, &stream) < 0) {
-        return NULL;
-    }
     um_error err;
     um_status status = UM_OK;
-    Py_BEGIN_ALLOW_THREADS
-    status = um_discard(range.block, range.offset, range.size, stream, &err);
-    um_stream_unref(stream);
+    Py_BEGIN_ALLOW_THREADS /* giving pages back takes a while on the host backend */
+    status = um_discard(range.block, range.offset, range.size, &err);
     Py_END_ALLOW_THREADS
     if (status != UM_OK) {
         return um_raise(state, &err);
@@ -307,7 +309,7 @@ PyObject *um_ndarray_discard(PyObject *self, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
-/* --- home ------------------------------------------------------------------------------------------------------------------- */
+/* --- home --------------------------------------------------------------------------------------------------------- */
 
 PyObject *um_ndarray_get_home(PyObject *self, void *Py_UNUSED(closure)) {
     return um_location_to_python(um_block_home(((um_ndarray *)self)->block));
@@ -336,13 +338,14 @@ int um_ndarray_set_home(PyObject *self, PyObject *value, void *Py_UNUSED(closure
     return 0;
 }
 
-/* --- residency ---------------------------------------------------------------------------------------------------------------- */
+/* --- residency ---------------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(residency_doc,
-             "residency($module, array, /)\n--\n\n"
-             "Where the pages of an array are, as a tuple (page_size, head, states).\n\n"
-             "`page_size` is in bytes. `states` has one byte for each page from the array's first byte to its last: 0 never touched,\n"
-             "1 on the host, 2 on a GPU, 3 unknown. `head` is the number of bytes of the first page before the array's first byte.");
+PyDoc_STRVAR(
+    residency_doc,
+    "residency($module, array, /)\n--\n\n"
+    "Where the pages of an array are, as a tuple (page_size, head, states).\n\n"
+    "`page_size` is in bytes. `states` has one byte for each page from the array's first byte to its last: 0 never touched,\n"
+    "1 on the host, 2 on a GPU, 3 unknown. `head` is the number of bytes of the first page before the array's first byte.");
 
 static PyObject *core_residency(PyObject *module, PyObject *object) {
     um_state *state = um_state_of_module(module);

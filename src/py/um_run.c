@@ -1,4 +1,4 @@
-/* The kernels for umem's own Python code: types are decided and shapes broadcast there, everything is checked again here. */
+/* The kernels for umem's own Python code, which decides types and shapes; everything is checked again here. */
 #include "py/um_run.h"
 
 #include <math.h>
@@ -8,26 +8,19 @@
 /* Integers up to here are exact in a double, so that converting one to float32 rounds once. */
 #define EXACT_IN_DOUBLE ((int64_t)1 << 53)
 
-/* --- types and operands ---------------------------------------------------------------------------------------- */
+/* --- types and operands ------------------------------------------------------------------------------------------- */
 
 bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out) {
     if (!PyArray_ISNBO(descr->byteorder)) {
         return false;
     }
     switch (descr->type_num) {
-    case NPY_FLOAT:
-        *out = UM_FLOAT32;
-        return true;
-    case NPY_DOUBLE:
-        *out = UM_FLOAT64;
-        return true;
+    case NPY_FLOAT: *out = UM_FLOAT32; return true;
+    case NPY_DOUBLE: *out = UM_FLOAT64; return true;
     case NPY_INT:
     case NPY_LONG:
-    case NPY_LONGLONG:
-        *out = PyDataType_ELSIZE(descr) == 4 ? UM_INT32 : UM_INT64;
-        return true;
-    default:
-        return false;
+    case NPY_LONGLONG: *out = PyDataType_ELSIZE(descr) == 4 ? UM_INT32 : UM_INT64; return true;
+    default: return false;
     }
 }
 
@@ -43,15 +36,12 @@ PyArray_Descr *um_dtype_to_descr(um_dtype dtype) {
 
 static bool immediate_from_double(double value, um_dtype dtype, um_operand *out) {
     switch (dtype) {
-    case UM_FLOAT64:
-        out->value.f64 = value;
-        return true;
+    case UM_FLOAT64: out->value.f64 = value; return true;
     case UM_FLOAT32:
         out->value.f32 = (float)value;
         /* NumPy warns when a finite number becomes infinite. */
         return !isfinite(value) || isfinite(out->value.f32);
-    default:
-        return false;
+    default: return false;
     }
 }
 
@@ -62,14 +52,11 @@ static bool immediate_from_int(PyObject *object, um_dtype dtype, um_operand *out
         return false;
     }
     switch (dtype) {
-    case UM_INT64:
-        out->value.i64 = value;
-        return true;
-    case UM_INT32:
-        out->value.i32 = (int32_t)value;
-        return value >= INT32_MIN && value <= INT32_MAX;
+    case UM_INT64: out->value.i64 = value; return true;
+    case UM_INT32: out->value.i32 = (int32_t)value; return value >= INT32_MIN && value <= INT32_MAX;
     default:
-        return value >= -EXACT_IN_DOUBLE && value <= EXACT_IN_DOUBLE && immediate_from_double((double)value, dtype, out);
+        return value >= -EXACT_IN_DOUBLE && value <= EXACT_IN_DOUBLE &&
+               immediate_from_double((double)value, dtype, out);
     }
 }
 
@@ -103,8 +90,7 @@ static bool immediate_from_numpy(PyObject *object, um_dtype dtype, um_operand *o
         }
         out->value.i64 = PyArrayScalar_VAL(object, Int64);
         return true;
-    default:
-        return false;
+    default: return false;
     }
 }
 
@@ -122,7 +108,8 @@ bool um_immediate_from_object(PyObject *object, um_dtype dtype, um_operand *out)
     return immediate_from_numpy(object, dtype, out);
 }
 
-bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const int64_t *shape, int64_t *strides, um_operand *out) {
+bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const int64_t *shape, int64_t *strides,
+                           um_operand *out) {
     int missing = ndim - array->ndim;
     if (missing < 0) {
         return false;
@@ -213,7 +200,7 @@ int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const in
     return um_launch_finish(state, &site, status, &wait, &err);
 }
 
-/* --- checking arguments ----------------------------------------------------------------------------------------------- */
+/* --- checking arguments ------------------------------------------------------------------------------------------- */
 
 static int check_nargs(const char *function, Py_ssize_t nargs, Py_ssize_t expected) {
     if (nargs == expected) {
@@ -313,7 +300,7 @@ static int find_op(PyObject *name, um_op *out) {
     return 0;
 }
 
-/* --- run(name, inputs, out) ------------------------------------------------------------------------------------------- */
+/* --- run(name, inputs, out) --------------------------------------------------------------------------------------- */
 
 /* The loop's input type: that of the first array or NumPy scalar. */
 static int loop_dtype(um_state *state, PyObject *inputs, um_dtype *out) {
@@ -332,19 +319,21 @@ static int loop_dtype(um_state *state, PyObject *inputs, um_dtype *out) {
             }
         }
     }
-    PyErr_SetString(PyExc_TypeError, "inputs: at least one must be a umem.ndarray or a NumPy scalar of a kernel's dtype");
+    PyErr_SetString(PyExc_TypeError,
+                    "inputs: at least one must be a umem.ndarray or a NumPy scalar of a kernel's dtype");
     return -1;
 }
 
-static int run_input(um_state *state, PyObject *input, Py_ssize_t index, um_dtype dtype, um_ndarray *out, const int64_t *shape,
-                     int64_t *strides, um_operand *operand) {
+static int run_input(um_state *state, PyObject *input, Py_ssize_t index, um_dtype dtype, um_ndarray *out,
+                     const int64_t *shape, int64_t *strides, um_operand *operand) {
     char argument[32];
     PyOS_snprintf(argument, sizeof(argument), "inputs[%zd]", index);
     if (!um_ndarray_check(state, input)) {
         if (um_immediate_from_object(input, dtype, operand)) {
             return 0;
         }
-        PyErr_Format(PyExc_TypeError, "%s must be a umem.ndarray or a scalar of the loop's dtype, not %R", argument, input);
+        PyErr_Format(PyExc_TypeError, "%s must be a umem.ndarray or a scalar of the loop's dtype, not %R", argument,
+                     input);
         return -1;
     }
     um_ndarray *array = (um_ndarray *)input;
@@ -361,11 +350,12 @@ static int run_input(um_state *state, PyObject *input, Py_ssize_t index, um_dtyp
     return 0;
 }
 
-PyDoc_STRVAR(run_doc,
-             "run($module, name, inputs, out, /)\n--\n\n"
-             "Run the kernel `name`: no type resolution and no analysis of overlap.\n\n"
-             "`inputs` is a tuple of arrays and scalars of one dtype that broadcast to the shape of `out`; `out` has the loop's\n"
-             "result dtype. Inputs may be the same memory as `out` element for element.");
+PyDoc_STRVAR(
+    run_doc,
+    "run($module, name, inputs, out, /)\n--\n\n"
+    "Run the kernel `name`: no type resolution and no analysis of overlap.\n\n"
+    "`inputs` is a tuple of arrays and scalars of one dtype that broadcast to the shape of `out`; `out` has the loop's\n"
+    "result dtype. Inputs may be the same memory as `out` element for element.");
 
 static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
@@ -412,7 +402,7 @@ static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t na
     Py_RETURN_NONE;
 }
 
-/* --- cast(src, out) and copy_into(src, out) ------------------------------------------------------------------------------ */
+/* --- cast(src, out) and copy_into(src, out) ----------------------------------------------------------------------- */
 
 /* Source of a cast: an array broadcast to out's shape, or a NumPy scalar. */
 static int cast_source(um_state *state, PyObject *source, um_ndarray *out, const int64_t *shape, int64_t *strides,
@@ -423,7 +413,9 @@ static int cast_source(um_state *state, PyObject *source, um_ndarray *out, const
         if (check_operand_dtype(array, "src", &dtype) < 0) {
             return -1;
         }
-        return um_operand_from_array(array, dtype, out->ndim, shape, strides, operand) ? 0 : refuse_shapes("src", array, out);
+        return um_operand_from_array(array, dtype, out->ndim, shape, strides, operand)
+                   ? 0
+                   : refuse_shapes("src", array, out);
     }
     for (int dtype = 0; dtype < UM_DTYPE_COUNT; ++dtype) {
         if (PyArray_CheckScalar(source) && um_immediate_from_object(source, (um_dtype)dtype, operand)) {
@@ -435,10 +427,11 @@ static int cast_source(um_state *state, PyObject *source, um_ndarray *out, const
     return -1;
 }
 
-PyDoc_STRVAR(cast_doc,
-             "cast($module, src, out, /)\n--\n\n"
-             "Convert `src` (an array that broadcasts to the shape of `out`, or a NumPy scalar) to the dtype of `out`, as C does.\n\n"
-             "The two may not overlap, except element for element with elements of one size.");
+PyDoc_STRVAR(
+    cast_doc,
+    "cast($module, src, out, /)\n--\n\n"
+    "Convert `src` (an array that broadcasts to the shape of `out`, or a NumPy scalar) to the dtype of `out`, as C does.\n\n"
+    "The two may not overlap, except element for element with elements of one size.");
 
 static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
@@ -478,10 +471,11 @@ static size_t copy_unit(size_t itemsize) {
     return unit;
 }
 
-PyDoc_STRVAR(copy_into_doc,
-             "copy_into($module, src, out, /)\n--\n\n"
-             "Copy the elements of `src`, broadcast to the shape of `out`, without interpreting them: any dtype, the same for both.\n\n"
-             "The two may not overlap, except element for element.");
+PyDoc_STRVAR(
+    copy_into_doc,
+    "copy_into($module, src, out, /)\n--\n\n"
+    "Copy the elements of `src`, broadcast to the shape of `out`, without interpreting them: any dtype, the same for both.\n\n"
+    "The two may not overlap, except element for element.");
 
 static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
@@ -526,8 +520,8 @@ static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssiz
     um_error err;
     um_status status = UM_OK;
     if (ndim > UM_MAX_NDIM) {
-        status = um_error_set(&err, UM_ERR_VALUE, "out: elements of this size in %d dimensions cannot be copied by a kernel",
-                              out->ndim);
+        status = um_error_set(&err, UM_ERR_VALUE,
+                              "out: elements of this size in %d dimensions cannot be copied by a kernel", out->ndim);
     } else {
         Py_BEGIN_ALLOW_THREADS
         status = um_kernel_copy(site.ctx, site.stream, ndim, shape, unit, &source, &target, site.deferred, &wait, &err);
@@ -539,7 +533,7 @@ static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-/* --- sum_into(src, axes, out) --------------------------------------------------------------------------------------------- */
+/* --- sum_into(src, axes, out) ------------------------------------------------------------------------------------- */
 
 static int read_axes(PyObject *axes, int ndim, bool *reduced) {
     if (!PyTuple_Check(axes)) {
@@ -568,7 +562,8 @@ static int read_axes(PyObject *axes, int ndim, bool *reduced) {
     return 0;
 }
 
-/* Strides of out over the axes of src, 0 where reduced. False when its shape is neither that of src without the axes nor with 1 there. */
+/* Strides of out over the axes of src, 0 where reduced. False when its shape is neither that of src without the axes
+ * nor with 1 in their place. */
 static bool sum_strides(const um_ndarray *src, const bool *reduced, const um_ndarray *out, int64_t *strides) {
     bool keeps = out->ndim == src->ndim;
     int own = 0;
@@ -589,10 +584,11 @@ static bool sum_strides(const um_ndarray *src, const bool *reduced, const um_nda
     return own == out->ndim;
 }
 
-PyDoc_STRVAR(sum_into_doc,
-             "sum_into($module, src, axes, out, /)\n--\n\n"
-             "Sum `src` over the tuple `axes` into `out`, whose shape is that of `src` without the axes, or with 1 in their place.\n\n"
-             "float32 gives float32, float64 float64, int32 and int64 give int64. The two may not overlap.");
+PyDoc_STRVAR(
+    sum_into_doc,
+    "sum_into($module, src, axes, out, /)\n--\n\n"
+    "Sum `src` over the tuple `axes` into `out`, whose shape is that of `src` without the axes, or with 1 in their place.\n\n"
+    "float32 gives float32, float64 float64, int32 and int64 give int64. The two may not overlap.");
 
 static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
@@ -632,7 +628,8 @@ static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize
     um_error err;
     um_status status = UM_OK;
     Py_BEGIN_ALLOW_THREADS
-    status = um_kernel_sum(site.ctx, site.stream, src->ndim, shape, reduced, &source, &target, site.deferred, &wait, &err);
+    status =
+        um_kernel_sum(site.ctx, site.stream, src->ndim, shape, reduced, &source, &target, site.deferred, &wait, &err);
     Py_END_ALLOW_THREADS
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
@@ -640,11 +637,10 @@ static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
-/* --- what there is -------------------------------------------------------------------------------------------------------- */
+/* --- what there is ------------------------------------------------------------------------------------------------ */
 
-PyDoc_STRVAR(op_loops_doc,
-             "op_loops($module, name, /)\n--\n\n"
-             "(input dtype, result dtype) of each kernel of the operation, a tuple of tuples.");
+PyDoc_STRVAR(op_loops_doc, "op_loops($module, name, /)\n--\n\n"
+                           "(input dtype, result dtype) of each kernel of the operation, a tuple of tuples.");
 
 static PyObject *core_op_loops(PyObject *Py_UNUSED(module), PyObject *name) {
     um_op op;
@@ -671,9 +667,26 @@ static PyObject *core_op_loops(PyObject *Py_UNUSED(module), PyObject *name) {
     return tuple;
 }
 
-PyDoc_STRVAR(has_kernels_doc,
-             "has_kernels($module, /)\n--\n\n"
-             "Whether the backend in use runs kernels: True on CUDA.");
+PyDoc_STRVAR(
+    extent_doc,
+    "extent($module, array, /)\n--\n\n"
+    "(address, size) of the bytes from the first to the last that the array touches; (0, 0) without elements.\n\n"
+    "For comparing arrays: it waits for nothing, and the address is no leave to read there.");
+
+static PyObject *core_extent(PyObject *module, PyObject *object) {
+    um_ndarray *array = array_argument(um_state_of_module(module), object, "array");
+    if (array == NULL) {
+        return NULL;
+    }
+    size_t offset = 0;
+    size_t size = 0;
+    um_ndarray_extent(array, &offset, &size);
+    uintptr_t address = size == 0 ? 0 : (uintptr_t)um_block_ptr(array->block) + offset;
+    return Py_BuildValue("(NN)", PyLong_FromSize_t(address), PyLong_FromSize_t(size));
+}
+
+PyDoc_STRVAR(has_kernels_doc, "has_kernels($module, /)\n--\n\n"
+                              "Whether the backend in use runs kernels: True on CUDA.");
 
 static PyObject *core_has_kernels(PyObject *module, PyObject *Py_UNUSED(unused)) {
     um_context *ctx = um_state_context(um_state_of_module(module));
@@ -686,6 +699,7 @@ static PyMethodDef run_functions[] = {
     {"copy_into", UM_METHOD(core_copy_into), METH_FASTCALL, copy_into_doc},
     {"sum_into", UM_METHOD(core_sum_into), METH_FASTCALL, sum_into_doc},
     {"op_loops", core_op_loops, METH_O, op_loops_doc},
+    {"extent", core_extent, METH_O, extent_doc},
     {"has_kernels", core_has_kernels, METH_NOARGS, has_kernels_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -11,14 +11,15 @@ bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out);
 /* New reference, or NULL with an exception set. */
 PyArray_Descr *um_dtype_to_descr(um_dtype dtype);
 
-/* A Python int or float that NEP 50 lets take the type, or a NumPy scalar of exactly the type. False, with no exception set, for anything
- * else: a value that does not fit, a bool, another type. */
+/* A Python int or float that NEP 50 lets take the type, or a NumPy scalar of exactly the type. False, with no exception
+ * set, for anything else: a value that does not fit, a bool, another type. */
 bool um_immediate_from_object(PyObject *object, um_dtype dtype, um_operand *out);
 
-/* Describes the array as broadcast to `shape`; `strides` (ndim entries) is filled and must outlive the operand. False when it cannot be
- * broadcast. */
-bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const int64_t *shape, int64_t *strides, um_operand *out);
-/* Whether address and strides are multiples of `unit` bytes (a power of two), as kernels that access such units need. */
+/* Describes the array as broadcast to `shape`; `strides` (ndim entries) is filled and must outlive the operand. False
+ * when it cannot be broadcast. */
+bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const int64_t *shape, int64_t *strides,
+                           um_operand *out);
+/* Whether address and strides are multiples of `unit` bytes (a power of two), as kernels with such accesses need. */
 bool um_ndarray_is_aligned_to(const um_ndarray *array, size_t unit);
 /* Whether some element is reached by more than one index because of a stride of 0. */
 bool um_ndarray_repeats(const um_ndarray *array);

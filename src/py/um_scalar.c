@@ -1,8 +1,6 @@
 /* Single elements of an array, as NumPy scalars and as Python objects. */
 #include "py/um_ndarray.h"
 
-#include <string.h>
-
 /* --- elements as NumPy scalars ----------------------------------------------------------------------------------------- */
 
 /* A umem view of the element at `data`, with no axes. */

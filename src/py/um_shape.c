@@ -1,7 +1,6 @@
 /* reshape, ravel, transpose, squeeze, view and T. */
 #include "py/um_ndarray.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/um_transfer.h" /* UM_MAX_NDIM */
@@ -232,7 +231,7 @@ static int read_shape(PyObject *args, new_shape *out) {
         return -1;
     }
     out->ndim = dims.len;
-    memcpy(out->shape, dims.ptr, (size_t)dims.len * sizeof(npy_intp));
+    um_copy_dims(out->shape, dims.ptr, dims.len);
     PyDimMem_FREE(dims.ptr);
     return 0;
 }
@@ -260,7 +259,7 @@ static PyObject *ndarray_reshape(PyObject *self, PyObject *args, PyObject *kwarg
     new_shape wanted;
     if (PyTuple_GET_SIZE(args) == 1 && PyTuple_GET_ITEM(args, 0) == Py_None) { /* as in NumPy: the shape it has */
         wanted.ndim = array->ndim;
-        memcpy(wanted.shape, array->shape, (size_t)array->ndim * sizeof(npy_intp));
+        um_copy_dims(wanted.shape, array->shape, array->ndim);
     } else if (read_shape(args, &wanted) < 0 || complete_shape(um_ndarray_size(array), &wanted) < 0) {
         return NULL;
     }

@@ -4,28 +4,25 @@
 #define EACH_DEVICE (-1)
 
 typedef struct stream_object {
-    PyObject_HEAD
-    um_stream_handle handle; /* as it was given: 0 and UM_STREAM_LEGACY are the same stream */
-    int device;              /* ordinal; EACH_DEVICE: the stream of that kind of each array's device */
-    um_stream *stream;       /* owned; NULL when it depends on the array's device or on the thread */
-    um_context *ctx;         /* owned when stream is set: core's streams do not outlive their context */
-    PyObject *source;        /* owned: keeps a foreign stream alive; NULL for a bare handle */
+    PyObject_HEAD um_stream_handle handle; /* as it was given: 0 and UM_STREAM_LEGACY are the same stream */
+    int device;                            /* ordinal; EACH_DEVICE: the stream of that kind of each array's device */
+    um_stream *stream;                     /* owned; NULL when it depends on the array's device or on the thread */
+    um_context *ctx;                       /* owned when stream is set: core's streams do not outlive their context */
+    PyObject *source;                      /* owned: keeps a foreign stream alive; NULL for a bare handle */
 } stream_object;
 
-#define ACCEPTED_FORMS                                                                                                \
-    "an integer handle (0 or 1 is the legacy default stream, 2 the per-thread one), an object with __cuda_stream__, " \
+#define ACCEPTED_FORMS                                                                                                 \
+    "an integer handle (0 or 1 is the legacy default stream, 2 the per-thread one), an object with __cuda_stream__, "  \
     "a stream of PyTorch, CuPy or Numba, or a umem.Stream"
 
-static um_stream_handle canonical_handle(um_stream_handle handle) {
-    return handle == 0 ? UM_STREAM_LEGACY : handle;
-}
+static um_stream_handle canonical_handle(um_stream_handle handle) { return handle == 0 ? UM_STREAM_LEGACY : handle; }
 
 static bool is_implicit(um_stream_handle handle) {
     um_stream_handle canonical = canonical_handle(handle);
     return canonical == UM_STREAM_LEGACY || canonical == UM_STREAM_PER_THREAD;
 }
 
-/* --- reading handles out of other libraries' objects --------------------------------------------------------- */
+/* --- reading handles out of other libraries' objects -------------------------------------------------------------- */
 
 /* `object` is what `source` says its handle is: an integer, or something that converts to one. */
 static int read_handle(PyObject *object, PyObject *source, um_stream_handle *out) {
@@ -126,7 +123,7 @@ static int handle_from_object(PyObject *source, um_stream_handle *out) {
     if (found == 0) {
         found = try_attribute(source, "cuda_stream", read_handle, out); /* torch.cuda.Stream */
     }
-    if (found == 0 && (found = can_synchronize(source)) > 0) { /* a CuPy pointer has .ptr too, but cannot */
+    if (found == 0 && (found = can_synchronize(source)) > 0) {  /* a CuPy pointer has .ptr too, but cannot */
         found = try_attribute(source, "ptr", read_handle, out); /* cupy.cuda.Stream */
         if (found == 0) {
             found = try_attribute(source, "handle", read_pointer, out); /* Numba's and PyCUDA's streams */
@@ -138,7 +135,7 @@ static int handle_from_object(PyObject *source, um_stream_handle *out) {
     return found > 0 ? 0 : -1;
 }
 
-/* --- the type --------------------------------------------------------------------------------------------------- */
+/* --- the type ----------------------------------------------------------------------------------------------------- */
 
 /* Finds the device of self->handle and the stream as core sees it. `wanted` is an ordinal or EACH_DEVICE. */
 static int bind_stream(um_state *state, um_context *ctx, stream_object *self, int wanted) {
@@ -337,24 +334,26 @@ static PyMethodDef stream_methods[] = {
 static PyGetSetDef stream_getset[] = {
     {"handle", stream_get_handle, NULL, PyDoc_STR("The driver's handle, an int."), NULL},
     {"device", stream_get_device, NULL,
-     PyDoc_STR("Device the stream belongs to, like 'cuda:0'; None for a default stream of each array's own device."), NULL},
+     PyDoc_STR("Device the stream belongs to, like 'cuda:0'; None for a default stream of each array's own device."),
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(stream_doc,
-             "Stream(stream, /, device=None)\n--\n\n"
-             "A GPU stream, whoever created it.\n\n"
-             "Parameters\n----------\n"
-             "stream : int or object\n"
-             "    A driver handle (0 or 1: the legacy default stream, 2: the per-thread one), an object with\n"
-             "    ``__cuda_stream__``, a stream of PyTorch, CuPy or Numba, or another Stream. An object is kept alive;\n"
-             "    the owner of a bare handle keeps the stream alive.\n"
-             "device : optional\n"
-             "    The device of a default stream. By default it is each array's own; other streams know theirs.\n\n"
-             "Raises\n------\n"
-             "TypeError\n    `stream` is none of these.\n"
-             "ValueError\n    The stream belongs to another device, or there is no such device.\n\n"
-             "Notes\n-----\nWithout a GPU every stream is accepted and has no effect.");
+PyDoc_STRVAR(
+    stream_doc,
+    "Stream(stream, /, device=None)\n--\n\n"
+    "A GPU stream, whoever created it.\n\n"
+    "Parameters\n----------\n"
+    "stream : int or object\n"
+    "    A driver handle (0 or 1: the legacy default stream, 2: the per-thread one), an object with\n"
+    "    ``__cuda_stream__``, a stream of PyTorch, CuPy or Numba, or another Stream. An object is kept alive;\n"
+    "    the owner of a bare handle keeps the stream alive.\n"
+    "device : optional\n"
+    "    The device of a default stream. By default it is each array's own; other streams know theirs.\n\n"
+    "Raises\n------\n"
+    "TypeError\n    `stream` is none of these.\n"
+    "ValueError\n    The stream belongs to another device, or there is no such device.\n\n"
+    "Notes\n-----\nWithout a GPU every stream is accepted and has no effect.");
 
 static PyType_Slot stream_slots[] = {
     {Py_tp_doc, (void *)stream_doc},
@@ -377,9 +376,9 @@ static PyType_Spec stream_spec = {
     .slots = stream_slots,
 };
 
-/* --- what the rest of the module asks ---------------------------------------------------------------------------- */
+/* --- what the rest of the module asks ----------------------------------------------------------------------------- */
 
-/* The Stream of the active umem.stream context: 1 with a new reference, 0 when there is none, -1 with an exception set. */
+/* The Stream of the active umem.stream context: 1 with a new reference, 0 for none, -1 with an exception set. */
 static int find_active(um_state *state, stream_object **out) {
     PyObject *value = NULL;
     if (PyContextVar_Get(state->current_stream, NULL, &value) < 0) {

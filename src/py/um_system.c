@@ -22,7 +22,7 @@ static PyObject *limit_to_python(size_t limit) {
     return limit == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(limit);
 }
 
-/* --- devices and info ---------------------------------------------------------------------------------------------------- */
+/* --- devices and info --------------------------------------------------------------------------------------------- */
 
 static PyObject *device_to_python(int index, const um_device_info *info) {
     PyObject *dict = PyDict_New();
@@ -72,12 +72,13 @@ static PyObject *list_devices(um_state *state, um_context *ctx) {
     return list;
 }
 
-PyDoc_STRVAR(devices_doc,
-             "devices($module, /)\n--\n\n"
-             "The GPUs in use: a list of dicts, empty without one.\n\n"
-             "Keys: index, name, uuid, compute_capability, total_memory and l2_cache (bytes), multiprocessors, numa_node (of the\n"
-             "host, next to the GPU; None when unknown), managed_memory, concurrent_managed_access, pageable_memory_access,\n"
-             "host_native_atomics, direct_host_access, memory_pools.");
+PyDoc_STRVAR(
+    devices_doc,
+    "devices($module, /)\n--\n\n"
+    "The GPUs in use: a list of dicts, empty without one.\n\n"
+    "Keys: index, name, uuid, compute_capability, total_memory and l2_cache (bytes), multiprocessors, numa_node (of the\n"
+    "host, next to the GPU; None when unknown), managed_memory, concurrent_managed_access, pageable_memory_access,\n"
+    "host_native_atomics, direct_host_access, memory_pools.");
 
 static PyObject *core_devices(PyObject *module, PyObject *Py_UNUSED(unused)) {
     um_state *state = um_state_of_module(module);
@@ -90,12 +91,13 @@ static PyObject *version_to_python(int version) {
     return version > 0 ? PyUnicode_FromFormat("%d.%d", version / 1000, version % 1000 / 10) : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(info_doc,
-             "info($module, /)\n--\n\n"
-             "What umem runs on, as a dict.\n\n"
-             "Keys: version, backend ('cuda' or 'host'), reason (why that one), driver (its CUDA version as a number, like 13000, or\n"
-             "None), driver_version (like '13.0', or None), library (path of the driver, or None), devices (as `devices`), kernels\n"
-             "(whether this build has CUDA kernels), page_size (of the host, bytes), limit (bytes, or None).");
+PyDoc_STRVAR(
+    info_doc,
+    "info($module, /)\n--\n\n"
+    "What umem runs on, as a dict.\n\n"
+    "Keys: version, backend ('cuda' or 'host'), reason (why that one), driver (its CUDA version as a number, like 13000, or\n"
+    "None), driver_version (like '13.0', or None), library (path of the driver, or None), devices (as `devices`), kernels\n"
+    "(whether this build has CUDA kernels), page_size (of the host, bytes), limit (bytes, or None).");
 
 static PyObject *core_info(PyObject *module, PyObject *Py_UNUSED(unused)) {
     um_state *state = um_state_of_module(module);
@@ -142,7 +144,7 @@ static PyObject *core_synchronize(PyObject *module, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------ */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* The only argument of a call, device=None. UM_ALL_DEVICES for None. NULL with an exception set, else the context. */
 static um_context *read_device(um_state *state, PyObject *args, PyObject *kwargs, const char *format, int *device) {
@@ -159,13 +161,14 @@ static um_context *read_device(um_state *state, PyObject *args, PyObject *kwargs
     return ctx;
 }
 
-PyDoc_STRVAR(memory_stats_doc,
-             "memory_stats($module, /, device=None)\n--\n\n"
-             "Counters of umem's memory, of one device or of all together, as a flat dict.\n\n"
-             "Names are those of torch.cuda.memory_stats where the meaning is the same: allocated_bytes (of live arrays),\n"
-             "reserved_bytes (held from the driver or system) and active (allocations), each with .all.current, .all.peak,\n"
-             ".all.allocated and .all.freed (ever); num_alloc_retries, num_ooms. Besides: waiting_bytes (freed by the program,\n"
-             "waiting for the GPU) and limit_bytes (None: no limit).");
+PyDoc_STRVAR(
+    memory_stats_doc,
+    "memory_stats($module, /, device=None)\n--\n\n"
+    "Counters of umem's memory, of one device or of all together, as a flat dict.\n\n"
+    "Names are those of torch.cuda.memory_stats where the meaning is the same: allocated_bytes (of live arrays),\n"
+    "reserved_bytes (held from the driver or system) and active (allocations), each with .all.current, .all.peak,\n"
+    ".all.allocated and .all.freed (ever); num_alloc_retries, num_ooms. Besides: waiting_bytes (freed by the program,\n"
+    "waiting for the GPU) and limit_bytes (None: no limit).");
 
 static PyObject *core_memory_stats(PyObject *module, PyObject *args, PyObject *kwargs) {
     um_state *state = um_state_of_module(module);
@@ -219,7 +222,8 @@ static int read_limit(um_state *state, um_context *ctx, PyObject *object, int de
         return um_total_memory(state, ctx, device, &total) < 0 ? -1 : um_parse_size(object, "limit", &total, out);
     }
     if (!PyIndex_Check(object) || PyBool_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "limit must be bytes as an int, a str like '4GiB' or '80%%', or None, not '%.100s'",
+        PyErr_Format(PyExc_TypeError,
+                     "limit must be bytes as an int, a str like '4GiB' or '80%%', or None, not '%.100s'",
                      Py_TYPE(object)->tp_name);
         return -1;
     }
@@ -230,7 +234,9 @@ static int read_limit(um_state *state, um_context *ctx, PyObject *object, int de
     size_t limit = PyLong_AsSize_t(number);
     if (limit == (size_t)-1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-            PyErr_Format(PyExc_ValueError, "limit=%R must be 0 or more bytes, and fit an address space; None takes the limit off", number);
+            PyErr_Format(PyExc_ValueError,
+                         "limit=%R must be 0 or more bytes, and fit an address space; None takes the limit off",
+                         number);
         }
         Py_DECREF(number);
         return -1;
@@ -240,19 +246,20 @@ static int read_limit(um_state *state, um_context *ctx, PyObject *object, int de
     return 0;
 }
 
-PyDoc_STRVAR(set_limit_doc,
-             "set_limit($module, limit, device=None)\n--\n\n"
-             "Limit the bytes that umem holds from the driver or system in this process.\n\n"
-             "Parameters\n----------\n"
-             "limit : int, str or None\n"
-             "    Bytes, or a size like \"4GiB\", \"500 MB\" or \"80%\" (of the device's memory; of that of all devices together\n"
-             "    when `device` is None; of the system's without a GPU). None takes the limit off. A limit below what is held now\n"
-             "    frees nothing and refuses new arrays.\n"
-             "device : optional\n"
-             "    The GPU to limit. None: all together.\n\n"
-             "Raises\n------\n"
-             "ValueError\n    `limit` is negative or no size, or there is no such device.\n"
-             "TypeError\n    `limit` is of another type.");
+PyDoc_STRVAR(
+    set_limit_doc,
+    "set_limit($module, limit, device=None)\n--\n\n"
+    "Limit the bytes that umem holds from the driver or system in this process.\n\n"
+    "Parameters\n----------\n"
+    "limit : int, str or None\n"
+    "    Bytes, or a size like \"4GiB\", \"500 MB\" or \"80%\" (of the device's memory; of that of all devices together\n"
+    "    when `device` is None; of the system's without a GPU). None takes the limit off. A limit below what is held now\n"
+    "    frees nothing and refuses new arrays.\n"
+    "device : optional\n"
+    "    The GPU to limit. None: all together.\n\n"
+    "Raises\n------\n"
+    "ValueError\n    `limit` is negative or no size, or there is no such device.\n"
+    "TypeError\n    `limit` is of another type.");
 
 static PyObject *core_set_limit(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"limit", "device", NULL};
@@ -273,9 +280,8 @@ static PyObject *core_set_limit(PyObject *module, PyObject *args, PyObject *kwar
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(get_limit_doc,
-             "get_limit($module, /, device=None)\n--\n\n"
-             "The limit of a device, or of all together, in bytes; None when there is none.");
+PyDoc_STRVAR(get_limit_doc, "get_limit($module, /, device=None)\n--\n\n"
+                            "The limit of a device, or of all together, in bytes; None when there is none.");
 
 static PyObject *core_get_limit(PyObject *module, PyObject *args, PyObject *kwargs) {
     int device = 0;
@@ -283,9 +289,10 @@ static PyObject *core_get_limit(PyObject *module, PyObject *args, PyObject *kwar
     return ctx != NULL ? limit_to_python(um_pool_get_limit(ctx, device)) : NULL;
 }
 
-PyDoc_STRVAR(trim_doc,
-             "trim($module, /)\n--\n\n"
-             "Give back memory that waits to be freed, waiting for the GPU's work where needed; returns the number of bytes.");
+PyDoc_STRVAR(
+    trim_doc,
+    "trim($module, /)\n--\n\n"
+    "Give back memory that waits to be freed, waiting for the GPU's work where needed; returns the number of bytes.");
 
 static PyObject *core_trim(PyObject *module, PyObject *Py_UNUSED(unused)) {
     um_state *state = um_state_of_module(module);
@@ -302,9 +309,8 @@ static PyObject *core_trim(PyObject *module, PyObject *Py_UNUSED(unused)) {
     return status == UM_OK ? PyLong_FromSize_t(released) : um_raise(state, &err);
 }
 
-PyDoc_STRVAR(reset_peak_doc,
-             "reset_peak($module, /, device=None)\n--\n\n"
-             "Start the peaks of `memory_stats` anew from what is current.");
+PyDoc_STRVAR(reset_peak_doc, "reset_peak($module, /, device=None)\n--\n\n"
+                             "Start the peaks of `memory_stats` anew from what is current.");
 
 static PyObject *core_reset_peak(PyObject *module, PyObject *args, PyObject *kwargs) {
     int device = 0;
@@ -341,10 +347,11 @@ static PyObject *core_memory_info(PyObject *module, PyObject *args, PyObject *kw
     return Py_BuildValue("(NN)", PyLong_FromSize_t(free_bytes), PyLong_FromSize_t(total_bytes));
 }
 
-PyDoc_STRVAR(parse_size_doc,
-             "parse_size($module, text, total=None)\n--\n\n"
-             "Bytes of a size like \"4GiB\", \"500 MB\" or \"80%\" (of `total` bytes), rounded down.\n\n"
-             "kB, MB, GB and TB count in thousands; KiB, MiB, GiB, TiB and K, M, G, T in 1024s; upper and lower case are the same.");
+PyDoc_STRVAR(
+    parse_size_doc,
+    "parse_size($module, text, total=None)\n--\n\n"
+    "Bytes of a size like \"4GiB\", \"500 MB\" or \"80%\" (of `total` bytes), rounded down.\n\n"
+    "kB, MB, GB and TB count in thousands; KiB, MiB, GiB, TiB and K, M, G, T in 1024s; upper and lower case are the same.");
 
 static PyObject *core_parse_size(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"text", "total", NULL};

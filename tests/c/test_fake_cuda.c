@@ -1,152 +1,16 @@
-/* The fake CUDA driver does what its README says: tests/fake_cuda/build.py --test builds and
- * runs this. */
+/* The fake CUDA driver does what its README says: versions, devices, contexts, the order of work, copies, launches, faults,
+ * and what it refuses. tests/fake_cuda/build.py --test builds and runs this; test_fake_cuda_memory.c is about memory. */
 #include <cuda.h>
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "fake_cuda.h"
-
-/* --- harness --------------------------------------------------------- */
-
-static _Atomic int checks;
-static const char *current_test;
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        checks++;                                                                                                      \
-        if (!(condition)) fail(__LINE__, #condition);                                                                  \
-    } while (0)
-#define OK(call)          expect(__LINE__, #call, (call), CUDA_SUCCESS)
-#define FAILS(call, code) expect(__LINE__, #call, (call), code)
-
-static _Noreturn void fail(int line, const char *what) {
-    fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, line, current_test, what);
-    exit(1);
-}
-
-static void expect(int line, const char *what, CUresult got, CUresult wanted) {
-    checks++;
-    if (got == wanted) {
-        return;
-    }
-    fprintf(stderr, "%s:%d: %s: %s is %d, not %d\n", __FILE__, line, current_test, what, (int)got, (int)wanted);
-    exit(1);
-}
-
-/* The table as umem fills it. */
-static struct {
-#define UM_DRIVER_CALL(field, symbol, version, need, params) CUresult(*field) params;
-#include "driver/um_driver_calls.h"
-#undef UM_DRIVER_CALL
-} cu;
-
-#undef cuGetProcAddress
-CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status);
-CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags);
-
-static void fill_table(void) {
-#define UM_DRIVER_CALL(field, symbol, version, need, params)                                                           \
-    cuGetProcAddress_v2(symbol, (void **)&cu.field, version, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
-#include "driver/um_driver_calls.h"
-#undef UM_DRIVER_CALL
-}
-
-static CUcontext contexts[8];
-
-/* A fresh driver, initialised, with a context on every device and device 0's current. */
-static void start(int devices) {
-    fakecu_shutdown();
-    fakecu_set_devices(devices);
-    OK(cu.init(0));
-    for (int i = 0; i < devices; i++) {
-        OK(cu.primary_ctx_retain(&contexts[i], i));
-    }
-    OK(cu.ctx_push_current(contexts[0]));
-    fakecu_reset();
-}
-
-static char *managed(size_t size) {
-    CUdeviceptr ptr = 0;
-    OK(cu.mem_alloc_managed(&ptr, size, CU_MEM_ATTACH_GLOBAL));
-    return (char *)ptr;
-}
-
-static CUstream stream_new(unsigned flags) {
-    CUstream stream = NULL;
-    OK(cu.stream_create(&stream, flags));
-    return stream;
-}
-
-static CUevent event_new(void) {
-    CUevent event = NULL;
-    OK(cu.event_create(&event, CU_EVENT_DISABLE_TIMING));
-    return event;
-}
-
-static CUkernel kernel_new(const char *name) {
-    CUlibrary library = NULL;
-    CUkernel kernel = NULL;
-    OK(cu.library_load_data(&library, "image", NULL, NULL, 0, NULL, NULL, 0));
-    OK(cu.library_get_kernel(&kernel, library, name));
-    return kernel;
-}
-
-static CUresult fill(CUkernel kernel, void *ptr, int value, size_t size, CUstream stream) {
-    void *params[] = {&ptr, &value, &size};
-    return cu.launch_kernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL);
-}
-
-static CUresult sum(CUkernel kernel, void *in, void *out, size_t size, CUstream stream) {
-    void *params[] = {&in, &out, &size};
-    return cu.launch_kernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL);
-}
-
-static CUmemLocation location(CUmemLocationType type, int id) {
-    CUmemLocation where;
-    memset(&where, 0, sizeof where);
-    where.type = type;
-    where.id = id;
-    return where;
-}
-
-static CUmemLocation on_device(int id) { return location(CU_MEM_LOCATION_TYPE_DEVICE, id); }
-
-static CUmemLocation on_host(void) { return location(CU_MEM_LOCATION_TYPE_HOST, 0); }
-
-/* Pages of the range that the host's page table has, the way umem's residency code asks. */
-static size_t pages_on_host(const char *ptr, size_t size) {
-    const int file = open("/proc/self/pagemap", O_RDONLY);
-    size_t count = 0;
-    for (size_t i = 0; i < size / 4096; i++) {
-        uint64_t entry = 0;
-        CHECK(pread(file, &entry, sizeof entry, (off_t)(((uintptr_t)ptr / 4096 + i) * sizeof entry)) ==
-              (ssize_t)sizeof entry);
-        count += entry >> 63;
-    }
-    close(file);
-    return count;
-}
-
-/* Whether the host may read the byte: the system refuses to write from memory that the caller
- * could not read. */
-static bool readable(const char *ptr) {
-    int ends[2];
-    CHECK(pipe(ends) == 0);
-    const ssize_t written = write(ends[1], ptr, 1);
-    CHECK(written == 1 || errno == EFAULT);
-    close(ends[0]);
-    close(ends[1]);
-    return written == 1;
-}
+#include "fake_test.h"
 
 /* --- the door -------------------------------------------------------- */
 
@@ -241,6 +105,7 @@ static void test_contexts(void) {
     FAILS(cu.mem_alloc_managed(&ptr, 64, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_CONTEXT);
     FAILS(cu.ctx_synchronize(), CUDA_ERROR_INVALID_CONTEXT);
     FAILS(cu.ctx_pop_current(&popped), CUDA_ERROR_INVALID_CONTEXT);
+    FAILS(cu.ctx_push_current(NULL), CUDA_ERROR_INVALID_VALUE);
     OK(cu.primary_ctx_get_state(0, &flags, &active));
     CHECK(active == 0);
     FAILS(cu.primary_ctx_release(0), CUDA_ERROR_INVALID_CONTEXT);
@@ -266,232 +131,12 @@ static void test_contexts(void) {
     OK(cu.primary_ctx_release(0)); /* the last one takes everything with it */
     CHECK(fakecu_leaked() == 2 && fakecu_live("managed") == 0 && fakecu_live("stream") == 0);
     FAILS(cu.ctx_synchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    FAILS(cu.ctx_push_current(contexts[0]), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    OK(cu.ctx_push_current(contexts[0])); /* pushing does not look */
+    FAILS(cu.ctx_synchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    OK(cu.ctx_pop_current(NULL));
     OK(cu.ctx_pop_current(NULL));
     OK(cu.primary_ctx_release(1));
     CHECK(fakecu_live("all") == 0);
-}
-
-/* --- pages ----------------------------------------------------------- */
-
-static void test_migration_shows_in_pagemap(void) {
-    const size_t size = (size_t)4 << 20;
-    start(1);
-    char *a = managed(size);
-    CHECK((uintptr_t)a % ((size_t)2 << 20) == 0);
-    CHECK(pages_on_host(a, size) == 0 && fakecu_page_location(a) == -2);
-    memset(a, 1, size);
-    CHECK(pages_on_host(a, size) == size / 4096 && fakecu_page_location(a) == -1);
-
-    OK(cu.mem_prefetch_location((CUdeviceptr)a, size / 2, on_device(0), 0, NULL));
-    CHECK(pages_on_host(a, size) == size / 4096); /* only queued */
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == size / 8192 && pages_on_host(a, size / 2) == 0);
-    CHECK(fakecu_page_location(a) == 0 && fakecu_page_location(a + size / 2) == -1);
-    CHECK(fakecu_counter("to_device_bytes") == size / 2 && fakecu_resident(0) == size / 2);
-
-    OK(cu.mem_prefetch_device((CUdeviceptr)a, size, CU_DEVICE_CPU, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == size / 4096 && fakecu_counter("to_host_bytes") == size / 2);
-    CHECK(fakecu_resident(0) == 0);
-
-    OK(cu.mem_prefetch_device((CUdeviceptr)a, size, 0, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == 0);
-    CHECK(a[5000] == 1); /* the host takes the page back; the bytes are the same */
-    CHECK(pages_on_host(a, size) >= 1 && pages_on_host(a, size) <= 16);
-    a[size - 1] = 2;
-    CHECK(pages_on_host(a + size - 4096, 4096) == 1 && fakecu_page_location(a + size - 1) == -1);
-    fakecu_resident(0);
-    CHECK(fakecu_counter("host_fault_bytes") >= 8192);
-    OK(cu.mem_free((CUdeviceptr)a));
-    CHECK(fakecu_live("managed") == 0 && fakecu_resident(0) == 0);
-}
-
-static void test_fresh_and_discarded_memory(void) {
-    start(1);
-    unsigned char *a = (unsigned char *)managed(1 << 20);
-    CHECK(pages_on_host((char *)a, 1 << 20) == 0);
-    CHECK(a[0] == 0xCD && a[(1 << 20) - 1] == 0xCD);
-    memset(a, 7, 1 << 20);
-    CUdeviceptr ptrs[] = {(CUdeviceptr)a};
-    size_t sizes[] = {1 << 19};
-    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
-    OK(cu.mem_discard_batch(ptrs, sizes, 1, 0, stream));
-    CHECK(a[0] == 7);
-    OK(cu.stream_synchronize(stream));
-    CHECK(a[0] == 0xDB && a[1 << 19] == 7 && fakecu_page_discarded(a) == 1);
-    OK(cu.mem_prefetch_location(ptrs[0], 1 << 20, on_device(0), 0, stream));
-    OK(cu.stream_synchronize(stream));
-    CHECK(fakecu_counter("to_device_bytes") == 1 << 19); /* what was discarded did not have to move */
-    CHECK(fakecu_page_discarded(a) == 0 && fakecu_page_location(a) == 0);
-    FAILS(cu.mem_discard_batch(ptrs, sizes, 1, 0, NULL), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_discard_batch(ptrs, sizes, 1, 1, stream), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_discard_batch(ptrs, sizes, 0, 0, stream), CUDA_ERROR_INVALID_VALUE);
-}
-
-static void test_prefetch_arguments(void) {
-    start(2);
-    char *a = managed(65536), *b = managed(65536);
-    const CUdeviceptr p = (CUdeviceptr)a;
-    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
-    FAILS(cu.mem_prefetch_device(p, 0, 0, stream), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_prefetch_device(p, 65537, 0, stream), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_prefetch_device((CUdeviceptr)&checks, 4, 0, stream), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_prefetch_device(p, 64, 2, stream), CUDA_ERROR_INVALID_DEVICE);
-    FAILS(cu.mem_prefetch_location(p, 64, on_device(0), 1, stream), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_prefetch_location(p, 64, location(CU_MEM_LOCATION_TYPE_HOST_NUMA, 9), 0, stream),
-          CUDA_ERROR_INVALID_VALUE);
-    OK(cu.mem_prefetch_location(p, 64, location(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0), 0, stream));
-
-    CUdeviceptr ptrs[] = {(CUdeviceptr)a, (CUdeviceptr)b, (CUdeviceptr)a + 32768};
-    size_t sizes[] = {4096, 65536, 4096};
-    CUmemLocation places[] = {on_device(1), on_device(0)};
-    size_t starts[] = {0, 1};
-    OK(cu.mem_prefetch_batch(ptrs, sizes, 3, places, starts, 2, 0, stream));
-    OK(cu.stream_synchronize(stream));
-    CHECK(fakecu_page_location(a) == 1 && fakecu_page_location(b) == 0 && fakecu_page_location(a + 32768) == 0);
-    FAILS(cu.mem_prefetch_batch(ptrs, sizes, 3, places, starts, 2, 0, CU_STREAM_LEGACY), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_prefetch_batch(ptrs, sizes, 3, places, starts, 2, 1, stream), CUDA_ERROR_INVALID_VALUE);
-    starts[0] = 1;
-    FAILS(cu.mem_prefetch_batch(ptrs, sizes, 3, places, starts, 2, 0, stream), CUDA_ERROR_INVALID_VALUE);
-    starts[0] = 0;
-    starts[1] = 3;
-    FAILS(cu.mem_prefetch_batch(ptrs, sizes, 3, places, starts, 2, 0, stream), CUDA_ERROR_INVALID_VALUE);
-    CHECK(fakecu_pending(FAKECU_ALL_STREAMS) == 0);
-
-    FAILS(cu.mem_advise_location(p, 64, CU_MEM_ADVISE_SET_ACCESSED_BY, location(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)),
-          CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_advise_device(p, 64, CU_MEM_ADVISE_SET_ACCESSED_BY, 5), CUDA_ERROR_INVALID_DEVICE);
-    FAILS(cu.mem_advise_device(p, 64, (CUmem_advise)99, 0), CUDA_ERROR_INVALID_VALUE);
-    OK(cu.mem_advise_device(p, 64, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU));
-    CHECK(fakecu_page_preferred(a) == -1 && fakecu_page_preferred(a + 4096) == -2);
-    OK(cu.mem_advise_device(p, 64, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, 0));
-    CHECK(fakecu_page_preferred(a) == -2);
-}
-
-static void test_kernels_move_pages_by_the_rules(void) {
-    const size_t size = 65536;
-    start(2);
-    CUkernel set = kernel_new("fakecu_test_fill"), add = kernel_new("fakecu_test_sum");
-    char *a = managed(size), *out = managed(4096);
-    const CUdeviceptr p = (CUdeviceptr)a;
-
-    memset(a, 1, size); /* plain: the GPU's touch migrates */
-    OK(fill(set, a, 3, size / 2, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == size / 8192 && fakecu_counter("to_device_bytes") == size / 2 && a[0] == 3 &&
-          a[size - 1] == 1);
-
-    fakecu_reset();
-    memset(a, 1, size); /* accessed-by: over the link, pages stay */
-    OK(cu.mem_advise_location(p, size, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device(0)));
-    CHECK(fakecu_page_accessed_by(a) == 1);
-    OK(fill(set, a, 4, size, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == size / 4096 && fakecu_counter("link_bytes") == size && a[9] == 4);
-    CHECK(fakecu_counter("to_device_bytes") == 0);
-    OK(cu.ctx_push_current(contexts[1])); /* it was said for device 0 only */
-    OK(fill(set, a, 5, 4096, NULL));
-    OK(cu.ctx_synchronize());
-    OK(cu.ctx_pop_current(NULL));
-    CHECK(fakecu_page_location(a) == 1 && fakecu_page_location(a + 4096) == -1);
-    OK(fill(set, a, 6, 4096, NULL)); /* device 0 has the mapping: it reaches into device 1 */
-    OK(cu.ctx_synchronize());
-    CHECK(fakecu_page_location(a) == 1 && fakecu_counter("peer_link_bytes") == 4096);
-    OK(cu.mem_advise_location(p, size, CU_MEM_ADVISE_UNSET_ACCESSED_BY, on_device(0)));
-    OK(fill(set, a, 6, 4096, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(fakecu_page_location(a) == 0 && fakecu_counter("peer_bytes") == 4096);
-
-    memset(a, 1, size); /* home on the host */
-    OK(cu.mem_advise_location(p, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_host()));
-    OK(fill(set, a, 7, size, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == size / 4096);
-    OK(cu.mem_advise_location(p, size, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, on_host()));
-
-    OK(cu.mem_advise_location(p, size, CU_MEM_ADVISE_SET_READ_MOSTLY, on_host())); /* replicas */
-    memset(a, 1, size);
-    OK(sum(add, a, out, size, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == size / 4096 && fakecu_resident(0) == size + 4096);
-    unsigned long long total = 0;
-    memcpy(&total, out, sizeof total);
-    CHECK(total == size);
-    OK(fill(set, a, 2, size, NULL)); /* a write leaves one copy */
-    OK(cu.ctx_synchronize());
-    CHECK(pages_on_host(a, size) == 0 && fakecu_resident(0) == size);
-}
-
-static void test_eviction(void) {
-    const size_t size = (size_t)8 << 20;
-    fakecu_shutdown();
-    fakecu_set_memory((size_t)16 << 20);
-    OK(cu.init(0));
-    OK(cu.primary_ctx_retain(&contexts[0], 0));
-    OK(cu.ctx_push_current(contexts[0]));
-    size_t free_bytes = 0, total = 0;
-    char *a = managed(size), *b = managed(size), *c = managed(2 * size);
-    memset(a, 1, size);
-    OK(cu.mem_prefetch_device((CUdeviceptr)a, size, 0, NULL));
-    OK(cu.mem_prefetch_device((CUdeviceptr)b, size, 0, NULL));
-    OK(cu.ctx_synchronize());
-    OK(cu.mem_get_info(&free_bytes, &total));
-    CHECK(free_bytes == 0 && total == (size_t)16 << 20 && fakecu_counter("evicted_bytes") == 0);
-    OK(cu.mem_prefetch_device((CUdeviceptr)c, size / 2, 0, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(fakecu_counter("evicted_bytes") == size / 2 && fakecu_page_location(a) == -1 &&
-          fakecu_page_location(a + size - 1) == 0);
-    CHECK(pages_on_host(a, size) == 0 && a[0] == 1);
-    OK(cu.mem_prefetch_device((CUdeviceptr)c, 2 * size, 0, NULL));
-    OK(cu.ctx_synchronize());
-    CHECK(fakecu_page_location(a + size - 1) == -1 && fakecu_page_location(b) == -1 &&
-          fakecu_resident(0) == (size_t)16 << 20);
-    CHECK(a[size - 1] == 1);
-
-    fakecu_set_managed_limit(5 * size);
-    CUdeviceptr ptr = 42;
-    FAILS(cu.mem_alloc_managed(&ptr, size + 1, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
-    FAILS(cu.mem_alloc_managed(&ptr, SIZE_MAX - 5, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
-    FAILS(cu.mem_alloc_managed(&ptr, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
-    CHECK(ptr == 42);
-    managed(size);
-}
-
-static void test_pointers(void) {
-    start(2);
-    OK(cu.ctx_push_current(contexts[1]));
-    char *a = managed(1000);
-    OK(cu.ctx_pop_current(NULL));
-    void *pinned = NULL;
-    OK(cu.mem_host_alloc(&pinned, 100, CU_MEMHOSTALLOC_PORTABLE));
-    char *plain = fakecu_device_alloc(5000, 1);
-    CHECK(plain != NULL && fakecu_live("device") == 1 && !readable(plain));
-
-    int ordinal = 0;
-    unsigned is_managed = 9, type = 9;
-    char *base = NULL;
-    size_t size = 0;
-    CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-    void *data[] = {&ordinal, &is_managed, &type, &base, &size};
-    OK(cu.pointer_get_attributes(5, wanted, data, (CUdeviceptr)a + 999));
-    CHECK(ordinal == 1 && is_managed == 1 && type == CU_MEMORYTYPE_DEVICE && base == a && size == 1000);
-    OK(cu.pointer_get_attributes(5, wanted, data, (CUdeviceptr)plain + 1));
-    CHECK(ordinal == 1 && is_managed == 0 && type == CU_MEMORYTYPE_DEVICE && base == plain && size == 5000);
-    OK(cu.pointer_get_attributes(5, wanted, data, (CUdeviceptr)pinned));
-    CHECK(is_managed == 0 && type == CU_MEMORYTYPE_HOST && base == pinned && size == 100);
-    OK(cu.pointer_get_attributes(5, wanted, data, (CUdeviceptr)&size));
-    CHECK(is_managed == 0 && type == 0 && base == NULL && size == 0);
-    FAILS(cu.mem_free((CUdeviceptr)a + 8), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_free((CUdeviceptr)pinned), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cu.mem_free_host(a), CUDA_ERROR_INVALID_VALUE);
-    OK(cu.mem_free_host(pinned));
-    OK(cu.mem_free((CUdeviceptr)a));
-    fakecu_device_free(plain);
-    CHECK(fakecu_live_bytes("all") == 0);
 }
 
 /* --- work ------------------------------------------------------------ */
@@ -573,6 +218,16 @@ static void test_streams_and_events_order_work(void) {
     CHECK(a[0] == 1 && a[1] == 0 && a[2] == 1 && a[3] == 1);
     OK(cu.ctx_synchronize());
     CHECK(a[1] == 1);
+
+    OK(fill(set, a + 10, 1, 1, blocking)); /* who synchronises with it waits for them too */
+    OK(fill(set, a + 11, 1, 1, CU_STREAM_PER_THREAD));
+    OK(fill(set, a + 12, 1, 1, free_running));
+    OK(cu.stream_synchronize(CU_STREAM_LEGACY));
+    CHECK(a[10] == 1 && a[11] == 1 && a[12] == 0 && fakecu_pending((uintptr_t)free_running) == 1);
+    OK(fill(set, a + 10, 2, 1, blocking));
+    OK(cu.stream_synchronize(other)); /* blocking streams do not wait for each other */
+    CHECK(a[10] == 1);
+    OK(cu.ctx_synchronize());
 
     OK(fill(set, a, 2, 1, free_running)); /* an event carries over */
     OK(cu.event_record(event, free_running));
@@ -830,101 +485,6 @@ static void test_other_libraries(void) {
     CHECK(a[0] == 2 && fakecu_pending(FAKECU_ALL_STREAMS) == 0);
 }
 
-/* Random work against a plain copy of the bytes: whatever moves, nothing is lost. */
-static uint64_t random_state = 88172645463325252u;
-
-static size_t random_below(size_t limit) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (size_t)(random_state % limit);
-}
-
-#define ARENA ((size_t)3 << 20)
-
-static void random_advice(char *ptr, size_t size) {
-    static const CUmem_advise advice[] = {
-        CU_MEM_ADVISE_SET_READ_MOSTLY,          CU_MEM_ADVISE_UNSET_READ_MOSTLY, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-        CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, CU_MEM_ADVISE_SET_ACCESSED_BY,   CU_MEM_ADVISE_UNSET_ACCESSED_BY,
-    };
-    const CUmemLocation where = random_below(3) == 0 ? on_host() : on_device((int)random_below(2));
-    OK(cu.mem_advise_location((CUdeviceptr)ptr, size, advice[random_below(6)], where));
-}
-
-static void random_step(char *arena, unsigned char *model, const CUkernel *kernels, const CUstream *streams,
-                        unsigned long long *out) {
-    const size_t offset = random_below(ARENA - 1), size = 1 + random_below(ARENA - offset);
-    const int device = (int)random_below(2), value = (int)random_below(256);
-    char *ptr = arena + offset;
-    CUstream stream = streams[device];
-    OK(cu.ctx_push_current(contexts[device]));
-    switch (random_below(7)) {
-    case 0: /* the host writes: it has waited */
-        fakecu_run_all();
-        memset(ptr, value, size);
-        memset(model + offset, value, size);
-        break;
-    case 1:
-        OK(fill(kernels[0], ptr, value, size, stream));
-        memset(model + offset, value, size);
-        break;
-    case 2:
-        OK(cu.memset_d8_async((CUdeviceptr)ptr, (unsigned char)value, size, stream));
-        memset(model + offset, value, size);
-        break;
-    case 3: OK(cu.mem_prefetch_location((CUdeviceptr)ptr, size, on_device((int)random_below(2)), 0, stream)); break;
-    case 4: OK(cu.mem_prefetch_location((CUdeviceptr)ptr, size, on_host(), 0, stream)); break;
-    case 5: random_advice(ptr, size); break;
-    default: { /* a kernel reads */
-        unsigned long long sum_of_model = 0;
-        OK(sum(kernels[1], ptr, out, size, stream));
-        OK(cu.stream_synchronize(stream));
-        for (size_t i = 0; i < size; i++) {
-            sum_of_model += model[offset + i];
-        }
-        unsigned long long got = 0;
-        fakecu_peek(&got, out, sizeof got);
-        CHECK(got == sum_of_model);
-        break;
-    }
-    }
-    /* Two streams without an order between them would race. */
-    CUevent event = event_new();
-    OK(cu.event_record(event, stream));
-    OK(cu.stream_wait_event(streams[1 - device], event, 0));
-    OK(cu.event_destroy(event));
-    OK(cu.ctx_pop_current(NULL));
-    fakecu_check();
-}
-
-static void test_random_work(void) {
-    fakecu_shutdown();
-    fakecu_set_devices(2);
-    fakecu_set_memory((size_t)5 << 19); /* less than the arena: devices evict */
-    OK(cu.init(0));
-    CUstream streams[2];
-    for (int i = 0; i < 2; i++) {
-        OK(cu.primary_ctx_retain(&contexts[i], i));
-        OK(cu.ctx_push_current(contexts[i]));
-        streams[i] = stream_new(CU_STREAM_NON_BLOCKING);
-    }
-    OK(cu.ctx_pop_current(NULL));
-    const CUkernel kernels[] = {kernel_new("fakecu_test_fill"), kernel_new("fakecu_test_sum")};
-    char *arena = managed(ARENA);
-    unsigned char *model = malloc(ARENA);
-    void *out = NULL;
-    CHECK(model != NULL);
-    OK(cu.mem_host_alloc(&out, sizeof(unsigned long long), CU_MEMHOSTALLOC_PORTABLE));
-    memset(arena, 0, ARENA);
-    memset(model, 0, ARENA);
-    for (int i = 0; i < 400; i++) {
-        random_step(arena, model, kernels, streams, out);
-    }
-    fakecu_run_all();
-    CHECK(fakecu_counter("evicted_bytes") > 0 && memcmp(arena, model, ARENA) == 0);
-    free(model);
-}
-
 /* --- what is not modelled aborts, in a process of its own ------------ */
 
 static void abort_attribute(void) {
@@ -995,7 +555,7 @@ static void test_unmodelled_aborts(void) {
         int status = 0;
         CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
         if (strstr(text, aborts[i].message) == NULL) {
-            fail(__LINE__, text);
+            fail(__FILE__, __LINE__, text);
         }
     }
 }
@@ -1012,20 +572,10 @@ int main(int argc, char **argv) {
         }
         return 0;
     }
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {
-#define TEST(name) {#name, test_##name}
+    static const test_case tests[] = {
         TEST(proc_address),
         TEST(devices),
         TEST(contexts),
-        TEST(migration_shows_in_pagemap),
-        TEST(fresh_and_discarded_memory),
-        TEST(prefetch_arguments),
-        TEST(kernels_move_pages_by_the_rules),
-        TEST(eviction),
-        TEST(pointers),
         TEST(work_waits_to_be_waited_for),
         TEST(streams_and_events_order_work),
         TEST(copies),
@@ -1035,15 +585,7 @@ int main(int argc, char **argv) {
         TEST(fork),
         TEST(threads),
         TEST(other_libraries),
-        TEST(random_work),
         TEST(unmodelled_aborts),
-#undef TEST
     };
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-        current_test = tests[i].name;
-        tests[i].run();
-    }
-    fakecu_shutdown();
-    printf("fake_cuda: %zu tests, %d checks\n", sizeof tests / sizeof tests[0], checks);
-    return 0;
+    return run_tests("fake_cuda", tests, sizeof tests / sizeof tests[0]);
 }

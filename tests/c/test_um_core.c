@@ -481,8 +481,53 @@ static void fake_residency(void) {
     UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
     UM_CHECK(ok(um_residency_scan(block, 0, 256 * KIB, states, &err), &err));
     UM_CHECK(states[0] == UM_PAGE_HOST && states[20] == UM_PAGE_UNKNOWN && states[63] == UM_PAGE_DEVICE);
-    UM_CHECK(ok(um_discard(block, 0, 256 * KIB, NULL, &err), &err));
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void prefetch_whole(um_block *block, um_location where) {
+    um_error err = {0};
+    um_access whole = {.block = block, .size = um_block_size(block)};
+    UM_CHECK(ok(um_prefetch(ctx, &whole, 1, where, NULL, &err), &err));
     UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+}
+
+static void fake_discard_goes_with_a_prefetch(void) {
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_wait wait;
+    unsigned long discards = 0;
+    um_stream *legacy = get_stream(UM_STREAM_LEGACY);
+    um_block *block = new_block(4 * MIB);
+    memset(um_block_ptr(block), 1, 4 * MIB);
+    UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err));
+    UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards); /* not before the prefetch */
+    prefetch_whole(block, gpu0);
+    UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == ++discards);
+    prefetch_whole(block, host); /* once */
+    UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards);
+
+    UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err)); /* a kernel writes in between */
+    wait = fill(block, legacy, 5, false);
+    UM_CHECK(!wait.needed);
+    prefetch_whole(block, gpu0);
+    wait_host(block);
+    UM_CHECK(um_block_ptr(block)[0] == 5 && um_block_ptr(block)[4 * MIB - 1] == 5);
+
+    UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err)); /* the host does */
+    wait_host(block);
+    memset(um_block_ptr(block), 6, 4 * MIB);
+    prefetch_whole(block, gpu0);
+    wait_host(block);
+    UM_CHECK(um_block_ptr(block)[MIB] == 6);
+
+    um_host_view_add(block, true); /* somebody whose writes are not seen */
+    UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err));
+    um_block_ptr(block)[MIB] = 7;
+    prefetch_whole(block, gpu0);
+    UM_CHECK(um_block_ptr(block)[MIB] == 7);
+    um_host_view_remove(block, true);
+    UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards);
     um_block_unref(block);
     stop_fake();
 }
@@ -556,6 +601,7 @@ int main(void) {
     UM_RUN(fake_exports);
     UM_RUN(fake_homes);
     UM_RUN(fake_residency);
+    UM_RUN(fake_discard_goes_with_a_prefetch);
     UM_RUN(fake_zero);
     UM_RUN(fake_fork_refuses);
     UM_RUN(fake_without_concurrent_access);

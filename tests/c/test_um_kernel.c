@@ -31,9 +31,7 @@ static uint64_t random_bits(void) { /* xorshift64 */
     return random_state;
 }
 
-static int64_t random_below(int64_t n) {
-    return (int64_t)(random_bits() >> 1) % n;
-}
+static int64_t random_below(int64_t n) { return (int64_t)(random_bits() >> 1) % n; }
 
 static bool ok(um_status status, const um_error *err) {
     if (status != UM_OK) {
@@ -50,7 +48,7 @@ typedef struct array {
     size_t itemsize, size; /* bytes of an element, of the block */
     char *memory;          /* the block's; its contents before the call are in `before` */
     char *before;
-    size_t offset;         /* of the first element */
+    size_t offset; /* of the first element */
 } array;
 
 static void free_array(array *a) {
@@ -64,8 +62,10 @@ static void put_number(char *to, um_dtype dtype, int64_t number) {
     const float f32 = (float)number;
     const double f64 = (double)number;
     const int32_t i32 = (int32_t)number;
-    const void *from = dtype == UM_FLOAT32 ? (const void *)&f32 : dtype == UM_FLOAT64 ? (const void *)&f64
-                     : dtype == UM_INT32   ? (const void *)&i32 : (const void *)&number;
+    const void *from = dtype == UM_FLOAT32   ? (const void *)&f32
+                       : dtype == UM_FLOAT64 ? (const void *)&f64
+                       : dtype == UM_INT32   ? (const void *)&i32
+                                             : (const void *)&number;
     memcpy(to, from, sizes[dtype]);
 }
 
@@ -73,8 +73,8 @@ static void put_number(char *to, um_dtype dtype, int64_t number) {
 typedef enum contents { SMALL_NUMBERS, ANY_INTEGERS, BYTES } contents;
 
 /* How wild the layout is: as C, contiguous but perhaps shifted, anything. */
-static bool make_array(array *a, int ndim, const int64_t *shape, um_dtype dtype, size_t itemsize, contents what, bool input,
-                       size_t granularity) {
+static bool make_array(array *a, int ndim, const int64_t *shape, um_dtype dtype, size_t itemsize, contents what,
+                       bool input, size_t granularity) {
     int order[UM_MAX_NDIM];
     const bool plain = random_below(2) == 0;
     int64_t below = 0;
@@ -125,7 +125,8 @@ static bool make_array(array *a, int ndim, const int64_t *shape, um_dtype dtype,
     if (what != BYTES) { /* the same numbers at every phase that an element can have */
         const size_t phase = a->offset % granularity;
         for (size_t i = phase; i + sizes[dtype] <= a->size; i += sizes[dtype]) {
-            put_number(a->before + i, dtype, what == SMALL_NUMBERS ? random_below(16) * 2 - 15 : (int64_t)random_bits());
+            put_number(a->before + i, dtype,
+                       what == SMALL_NUMBERS ? random_below(16) * 2 - 15 : (int64_t)random_bits());
         }
     }
     memcpy(a->memory, a->before, a->size);
@@ -183,36 +184,35 @@ static void finish(um_wait *wait) {
 }
 
 /* Whether the output's memory is what its `before` has become. */
-static bool is_as_expected(const array *out) {
-    return memcmp(out->memory, out->before, out->size) == 0;
-}
+static bool is_as_expected(const array *out) { return memcmp(out->memory, out->before, out->size) == 0; }
 
 /* --- elementwise ------------------------------------------------------------------------------------------------------------------------ */
 
 #define UM_FMA(a, b, c) _Generic((a), float: fmaf, double: fma)(a, b, c)
-#define DEFINE_LOOP(name, token, T_, U_, expression)                                                  \
-    static void loop_##name##_##token(char *out, const char *const in[3]) {                           \
-        typedef T_ T;                                                                                 \
-        typedef U_ U;                                                                                 \
-        T a = 0, b = 0, c = 0;                                                                        \
-        memcpy(&a, in[0], sizeof a);                                                                  \
-        memcpy(&b, in[1], sizeof b);                                                                  \
-        memcpy(&c, in[2], sizeof c);                                                                  \
-        (void)sizeof(U), (void)b, (void)c;                                                            \
-        const T result = (T)(expression);                                                             \
-        memcpy(out, &result, sizeof result);                                                          \
+#define DEFINE_LOOP(name, token, T_, U_, expression)                                                                   \
+    static void loop_##name##_##token(char *out, const char *const in[3]) {                                            \
+        typedef T_ T;                                                                                                  \
+        typedef U_ U;                                                                                                  \
+        T a = 0, b = 0, c = 0;                                                                                         \
+        memcpy(&a, in[0], sizeof a);                                                                                   \
+        memcpy(&b, in[1], sizeof b);                                                                                   \
+        memcpy(&c, in[2], sizeof c);                                                                                   \
+        (void)sizeof(U), (void)b, (void)c;                                                                             \
+        const T result = (T)(expression);                                                                              \
+        memcpy(out, &result, sizeof result);                                                                           \
     }
-#define UM_OP(name, inputs, float_expr, int_expr, int_result) \
-    DEFINE_LOOP(name, f32, float, float, float_expr)          \
-    DEFINE_LOOP(name, f64, double, double, float_expr)        \
-    DEFINE_LOOP(name, i32, int32_t, uint32_t, int_expr)       \
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
+    DEFINE_LOOP(name, f32, float, float, float_expr)                                                                   \
+    DEFINE_LOOP(name, f64, double, double, float_expr)                                                                 \
+    DEFINE_LOOP(name, i32, int32_t, uint32_t, int_expr)                                                                \
     DEFINE_LOOP(name, i64, int64_t, uint64_t, int_expr)
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
 typedef void (*loop)(char *out, const char *const in[3]);
 static const loop loops[UM_OP_COUNT][UM_DTYPE_COUNT] = {
-#define UM_OP(name, inputs, float_expr, int_expr, int_result) {loop_##name##_f32, loop_##name##_f64, loop_##name##_i32, loop_##name##_i64},
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
+    {loop_##name##_f32, loop_##name##_f64, loop_##name##_i32, loop_##name##_i64},
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 };
@@ -234,7 +234,8 @@ static void expect_elementwise(um_op op, um_dtype dtype, int ndim, const int64_t
     do {
         const char *from[3] = {zeros, zeros, zeros};
         for (int i = 0; i < um_op_input_count(op); i++) {
-            from[i] = in[i].operand.block == NULL ? (const char *)&in[i].operand.value : expected_at(&in[i], ndim, index);
+            from[i] =
+                in[i].operand.block == NULL ? (const char *)&in[i].operand.value : expected_at(&in[i], ndim, index);
         }
         loops[op][dtype](expected_at(out, ndim, index), from);
     } while (next_index(ndim, shape, index));
@@ -299,16 +300,23 @@ static void cast_one(um_dtype from, um_dtype to, const char *in, char *out) {
 #define DTYPE_f64 UM_FLOAT64
 #define DTYPE_i32 UM_INT32
 #define DTYPE_i64 UM_INT64
-#define CAST(f, f_type, t, t_type)                      \
-    if (from == DTYPE_##f && to == DTYPE_##t) {         \
-        f_type x;                                       \
-        memcpy(&x, in, sizeof x);                       \
-        const t_type y = um_cast_##f##_to_##t(x);       \
-        memcpy(out, &y, sizeof y);                      \
-        return;                                         \
+#define CAST(f, f_type, t, t_type)                                                                                     \
+    if (from == DTYPE_##f && to == DTYPE_##t) {                                                                        \
+        f_type x;                                                                                                      \
+        memcpy(&x, in, sizeof x);                                                                                      \
+        const t_type y = um_cast_##f##_to_##t(x);                                                                      \
+        memcpy(out, &y, sizeof y);                                                                                     \
+        return;                                                                                                        \
     }
     UM_FOR_EACH_CAST(CAST)
     memcpy(out, in, sizes[to]);
+}
+
+/* Large enough for tiles, and with axes in a random order. */
+static void test_large_transpositions(void) {
+    for (int round = 0; round < 12; round++) {
+        check_elementwise(UM_OP_subtract, (um_dtype)(round % UM_DTYPE_COUNT), 300000, 3);
+    }
 }
 
 static void check_cast(um_dtype from, um_dtype to) {
@@ -323,7 +331,8 @@ static void check_cast(um_dtype from, um_dtype to) {
     }
     if (count_of(ndim, shape) > 0) {
         do {
-            cast_one(from, to, in.operand.block == NULL ? (const char *)&in.operand.value : expected_at(&in, ndim, index),
+            cast_one(from, to,
+                     in.operand.block == NULL ? (const char *)&in.operand.value : expected_at(&in, ndim, index),
                      expected_at(&out, ndim, index));
         } while (next_index(ndim, shape, index));
     }
@@ -364,8 +373,9 @@ static void check_move(size_t itemsize, const char *item) {
     um_wait wait;
     um_error err = {0};
     const um_status status =
-        item != NULL ? um_kernel_fill(ctx, stream, ndim, shape, itemsize, item, &out.operand, false, &wait, &err)
-                     : um_kernel_copy(ctx, stream, ndim, shape, itemsize, &in.operand, &out.operand, false, &wait, &err);
+        item != NULL
+            ? um_kernel_fill(ctx, stream, ndim, shape, itemsize, item, &out.operand, false, &wait, &err)
+            : um_kernel_copy(ctx, stream, ndim, shape, itemsize, &in.operand, &out.operand, false, &wait, &err);
     UM_CHECK(ok(status, &err));
     finish(&wait);
     UM_CHECK(is_as_expected(&out));
@@ -386,7 +396,8 @@ static void test_copy_and_fill(void) {
 /* --- sums ---------------------------------------------------------------------------------------------------------------------------------- */
 
 /* Values are small integers, so that every order of additions gives the same float. */
-static void expect_sum(um_dtype dtype, int ndim, const int64_t *shape, const int64_t *out_shape, const array *in, array *out) {
+static void expect_sum(um_dtype dtype, int ndim, const int64_t *shape, const int64_t *out_shape, const array *in,
+                       array *out) {
     int64_t index[UM_MAX_NDIM] = {0};
     const um_dtype result = out->operand.dtype;
     if (count_of(ndim, out_shape) == 0) {
@@ -458,7 +469,8 @@ static void test_sum(void) {
 
 /* Long enough for partial sums, in each way of reading. */
 static void test_sum_of_many(void) {
-    static const int64_t shapes[][2] = {{1, 300007}, {3, 100000}, {100000, 3}, {5000, 64}, {64, 5000}, {100001, 4}, {2, 131072}};
+    static const int64_t shapes[][2] = {{1, 300007}, {3, 100000}, {100000, 3}, {5000, 64},
+                                        {64, 5000},  {100001, 4}, {2, 131072}};
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
             for (int axes = 0; axes < 4; axes++) {
@@ -482,7 +494,8 @@ static void test_sum_is_accurate(void) {
         exact += (double)x[i];
     }
     const um_operand in = {.block = in_block, .data = um_block_ptr(in_block), .dtype = UM_FLOAT32, .strides = &stride};
-    const um_operand out = {.block = out_block, .data = um_block_ptr(out_block), .dtype = UM_FLOAT32, .strides = &stride};
+    const um_operand out = {
+        .block = out_block, .data = um_block_ptr(out_block), .dtype = UM_FLOAT32, .strides = &stride};
     um_wait wait;
     UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
     finish(&wait);
@@ -507,13 +520,43 @@ static void test_refusals(void) {
     um_operand odd = good, integers[2] = {good, good};
     odd.data += 4;
     um_wait wait;
-    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, &odd, &good, false, &wait, &err) ==
+             UM_ERR_VALUE);
     UM_CHECK(!wait.needed);
     integers[0].dtype = integers[1].dtype = UM_INT64;
-    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_true_divide, 1, &shape, integers, &good, false, &wait, &err) == UM_ERR_TYPE);
-    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, integers, &good, false, &wait, &err) == UM_ERR_TYPE);
-    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_true_divide, 1, &shape, integers, &good, false, &wait, &err) ==
+             UM_ERR_TYPE);
+    UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, integers, &good, false, &wait, &err) ==
+             UM_ERR_TYPE);
+    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) ==
+             UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 3, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
+    um_block_unref(block);
+}
+
+/* The second kernel of a sum does not start: the error is the driver's, the partial sums are given back, and the next sum is right. */
+static void test_failed_launch(void) {
+    const int64_t count = 1 << 20, stride = 8;
+    um_error err = {0};
+    um_block *block;
+    UM_REQUIRE(ok(um_block_new(ctx, (size_t)count * 8 + 8, 0, (um_location){UM_LOCATION_NONE, 0}, &block, &err), &err));
+    int64_t *x = (int64_t *)(void *)um_block_ptr(block);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = i;
+    }
+    const um_operand in = {.block = block, .data = um_block_ptr(block), .dtype = UM_INT64, .strides = &stride};
+    um_operand out = in;
+    out.data += count * 8;
+    um_wait wait;
+    for (unsigned long nth = 1; nth <= 2; nth++) {
+        FAKE(fakecu_fail)("cuLaunchKernel", nth, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+        UM_CHECK(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err) != UM_OK);
+        UM_CHECK(!wait.needed);
+        UM_CHECK_CONTAINS(err.call, "cuLaunchKernel");
+    }
+    UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    finish(&wait);
+    UM_CHECK(x[count] == count * (count - 1) / 2);
     um_block_unref(block);
 }
 
@@ -544,17 +587,22 @@ int main(void) {
 #endif
     um_error err = {0};
     const um_config config = {"cuda", getenv("UMEM_CUDA_LIBRARY")};
-    if (!ok(um_context_open(&config, &ctx, &err), &err) || !ok(um_stream_get(ctx, 0, UM_STREAM_LEGACY, &stream, &err), &err)) {
+    if (!ok(um_context_open(&config, &ctx, &err), &err) ||
+        !ok(um_stream_get(ctx, 0, UM_STREAM_LEGACY, &stream, &err), &err)) {
         return 1;
     }
     UM_RUN(test_tables);
     UM_RUN(test_elementwise);
+    UM_RUN(test_large_transpositions);
     UM_RUN(test_cast);
     UM_RUN(test_copy_and_fill);
     UM_RUN(test_sum);
     UM_RUN(test_sum_of_many);
     UM_RUN(test_sum_is_accurate);
     UM_RUN(test_refusals);
+    if (fake) {
+        UM_RUN(test_failed_launch);
+    }
     um_stream_unref(stream);
     um_context_unref(ctx);
     if (fake) {

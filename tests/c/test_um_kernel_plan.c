@@ -14,14 +14,13 @@ static uint64_t random_bits(void) { /* xorshift64 */
     return random_state;
 }
 
-static int64_t random_below(int64_t n) {
-    return (int64_t)(random_bits() >> 1) % n;
-}
+static int64_t random_below(int64_t n) { return (int64_t)(random_bits() >> 1) % n; }
 
 /* --- division ------------------------------------------------------------------------------------------------------------------- */
 
 static void test_divide(void) {
-    const uint32_t edges[] = {1, 2, 3, 5, 7, 255, 256, 257, 65535, 65536, 65537, 0x3fffffff, 0x40000000, 0x40000001, 0x7ffffffe, 0x7fffffff};
+    const uint32_t edges[] = {1,     2,     3,     5,          7,          255,        256,        257,
+                              65535, 65536, 65537, 0x3fffffff, 0x40000000, 0x40000001, 0x7ffffffe, 0x7fffffff};
     const size_t count = sizeof edges / sizeof edges[0];
     for (size_t i = 0; i < 200000; i++) {
         const uint32_t d = i < count ? edges[i] : (uint32_t)(random_bits() & 0x7fffffff) >> (random_bits() % 31);
@@ -32,7 +31,8 @@ static void test_divide(void) {
         const uint32_t n = (uint32_t)(random_bits() & 0x7fffffff) >> (random_bits() % 31);
         const uint32_t near = n / d * d;
         if (um_divide(n, divisor) != n / d || um_divide(near, divisor) != near / d ||
-            (near > 0 && um_divide(near - 1, divisor) != (near - 1) / d) || um_divide(0x7fffffff, divisor) != 0x7fffffff / d) {
+            (near > 0 && um_divide(near - 1, divisor) != (near - 1) / d) ||
+            um_divide(0x7fffffff, divisor) != 0x7fffffff / d) {
             printf("dividing by %u\n", d);
             UM_CHECK(false);
             return;
@@ -63,7 +63,8 @@ typedef struct visits {
     visit list[MAX_ELEMENTS];
 } visits;
 
-static void add_visits(visits *all, int ndim, const int64_t *shape, const int64_t (*strides)[UM_KERNEL_OPERANDS], visit at) {
+static void add_visits(visits *all, int ndim, const int64_t *shape, const int64_t (*strides)[UM_KERNEL_OPERANDS],
+                       visit at) {
     if (ndim == 0) {
         UM_REQUIRE(all->count < MAX_ELEMENTS);
         all->list[all->count++] = at;
@@ -88,7 +89,7 @@ static void visit_plan(visits *all, const um_plan *plan) {
             }
         }
     }
-    add_visits(all, plan->ndim, plan->shape, (const int64_t(*)[UM_KERNEL_OPERANDS])strides, start);
+    add_visits(all, plan->ndim, plan->shape, (const int64_t (*)[UM_KERNEL_OPERANDS])strides, start);
 }
 
 static um_status visit_part(void *arg, um_plan *part, um_error *err) {
@@ -183,7 +184,7 @@ static void visit_problem(visits *all, const problem *p) {
     for (int d = 0; d < p->ndim; d++) {
         shape[p->ndim - 1 - d] = p->shape[d];
     }
-    add_visits(all, p->ndim, shape, (const int64_t(*)[UM_KERNEL_OPERANDS])strides, start);
+    add_visits(all, p->ndim, shape, (const int64_t (*)[UM_KERNEL_OPERANDS])strides, start);
 }
 
 static bool same_visits(visits *a, visits *b) {
@@ -200,7 +201,8 @@ static bool is_minimal(const um_plan *plan) {
     for (int d = 0; d + 1 < plan->ndim; d++) {
         bool joins = true;
         for (int k = 0; k < UM_KERNEL_OPERANDS; k++) {
-            joins = joins && (!(plan->memory >> k & 1) || plan->strides[d + 1][k] == plan->strides[d][k] * plan->shape[d]);
+            joins =
+                joins && (!(plan->memory >> k & 1) || plan->strides[d + 1][k] == plan->strides[d][k] * plan->shape[d]);
         }
         if (joins) {
             return false;
@@ -217,7 +219,8 @@ static void test_collapse(void) {
         expected.count = found.count = 0;
         visit_problem(&expected, &p);
         um_plan plan;
-        const bool finished = um_plan_init(&plan, p.ndim, p.shape, p.operands, p.inputs, &p.operands[UM_KERNEL_OUT], p.itemsizes);
+        const bool finished =
+            um_plan_init(&plan, p.ndim, p.shape, p.operands, p.inputs, &p.operands[UM_KERNEL_OUT], p.itemsizes);
         UM_CHECK(!finished || plan.ndim <= 1);
         um_plan_collapse(&plan, UM_KERNEL_OUT);
         UM_CHECK(is_minimal(&plan));
@@ -237,7 +240,8 @@ static void test_collapses_fully(void) {
     for (int slot = 0; slot <= UM_KERNEL_OUT; slot += UM_KERNEL_OUT) {
         const int64_t strides[3] = {-4, -96, -16};
         memcpy(p.strides[slot], strides, sizeof strides);
-        p.operands[slot] = (um_operand){.block = fake_block, .data = (char *)0x100000 + 476, .strides = p.strides[slot]};
+        p.operands[slot] =
+            (um_operand){.block = fake_block, .data = (char *)0x100000 + 476, .strides = p.strides[slot]};
     }
     um_plan plan;
     UM_CHECK(!um_plan_init(&plan, p.ndim, p.shape, p.operands, 1, &p.operands[UM_KERNEL_OUT], p.itemsizes));
@@ -269,6 +273,42 @@ static void test_row_and_scalar(void) {
     UM_CHECK(params.ndim == 2 && params.units == 1600 && params.shape[0].value == 16 && params.scalars == 4);
     UM_CHECK(params.strides[0][1] == 16 && params.strides[1][1] == 0 && params.strides[1][0] == 256);
     UM_CHECK(!um_plan_elementwise(&plan, itemsizes, 4, false, &params)); /* for copies */
+}
+
+/* --- tiles ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* A transposition of some axis of every length; small plans are not worth tiles, so um_plan_find_transposed only sees the large one. */
+static void test_tiles(void) {
+    static visits expected, found;
+    for (int64_t rows = 1; rows < 70; rows += 3) {
+        for (int64_t columns = 1; columns < 40; columns++) {
+            for (int axis = 1; axis <= 2; axis++) {
+                um_plan plan = {
+                    .used = 9, .memory = 9, .ndim = 3, .data = {(char *)0x1000000, NULL, NULL, (char *)0x2000000}};
+                const int other = 3 - axis;
+                plan.shape[0] = rows;
+                plan.shape[axis] = columns;
+                plan.shape[other] = 1;
+                plan.strides[0][0] = 4 * columns;
+                plan.strides[axis][0] = 4;
+                plan.strides[other][0] = 4 * rows * columns;
+                plan.strides[0][UM_KERNEL_OUT] = 4;
+                plan.strides[1][UM_KERNEL_OUT] = 4 * rows;
+                plan.strides[2][UM_KERNEL_OUT] = 4 * rows * plan.shape[1];
+                um_plan parts[3];
+                expected.count = found.count = 0;
+                visit_plan(&expected, &plan);
+                const int count = um_plan_tile(&plan, axis, 4, parts);
+                for (int i = 0; i < count; i++) {
+                    visit_plan(&found, &parts[i]);
+                }
+                UM_REQUIRE(same_visits(&expected, &found));
+                UM_CHECK(um_plan_find_transposed(&plan) == 0);
+                plan.shape[other] = 1 << 20;
+                UM_CHECK(um_plan_find_transposed(&plan) == (rows >= 8 && columns >= 8 ? axis : 0));
+            }
+        }
+    }
 }
 
 /* --- copies by bytes ------------------------------------------------------------------------------------------------------------------- */
@@ -330,7 +370,8 @@ static um_status cover_part(void *arg, um_plan *part, um_error *err) {
     cover *all = arg;
     (void)err;
     const int64_t count = um_plan_count(part->ndim, part->shape);
-    UM_CHECK(count <= UM_KERNEL_MAX_UNITS && (uint64_t)count * 4 <= UM_KERNEL_MAX_REACH + 4 && part->ndim == 1 && part->data[UM_KERNEL_OUT] == all->next);
+    UM_CHECK(count <= UM_KERNEL_MAX_UNITS && (uint64_t)count * 4 <= UM_KERNEL_MAX_REACH + 4 && part->ndim == 1 &&
+             part->data[UM_KERNEL_OUT] == all->next);
     UM_CHECK(((uintptr_t)all->next & 15) == 0);
     all->next += count * 4;
     all->elements += count;
@@ -341,7 +382,8 @@ static um_status cover_part(void *arg, um_plan *part, um_error *err) {
 static void test_many_elements(void) {
     const int64_t count = 5000000001, stride = 4;
     const size_t itemsizes[UM_KERNEL_OPERANDS] = {4, 0, 0, 4};
-    const um_operand in = {.block = NULL}, out = {.block = fake_block, .data = (char *)0x1000000000, .strides = &stride};
+    const um_operand in = {.block = NULL},
+                     out = {.block = fake_block, .data = (char *)0x1000000000, .strides = &stride};
     um_plan plan;
     UM_CHECK(um_plan_init(&plan, 1, &count, &in, 1, &out, itemsizes));
     cover all = {.next = out.data};
@@ -380,7 +422,8 @@ static void test_alignment(void) {
     UM_CHECK(!um_kernel_is_aligned(&operand, 2, two));
     operand.block = NULL;
     UM_CHECK(um_kernel_is_aligned(&operand, 2, two));
-    UM_CHECK(um_plan_alignment(0) == 16 && um_plan_alignment(48) == 16 && um_plan_alignment(6) == 2 && um_plan_alignment(7) == 1);
+    UM_CHECK(um_plan_alignment(0) == 16 && um_plan_alignment(48) == 16 && um_plan_alignment(6) == 2 &&
+             um_plan_alignment(7) == 1);
 }
 
 int main(void) {
@@ -388,6 +431,7 @@ int main(void) {
     UM_RUN(test_collapse);
     UM_RUN(test_collapses_fully);
     UM_RUN(test_row_and_scalar);
+    UM_RUN(test_tiles);
     UM_RUN(test_resize_items);
     UM_RUN(test_many_elements);
     UM_RUN(test_range);

@@ -185,16 +185,18 @@ def _build_program(
     return program
 
 
-def build_test(
+def build_tests(
     out_dir: str | os.PathLike[str], *, sanitize: str | None = None, werror: bool = False
-) -> Path:
-    """Compiles tests/c/test_fake_cuda.c against the library; the program needs nothing set."""
+) -> list[Path]:
+    """Compiles tests/c/test_fake_cuda*.c against the library; the programs need nothing set."""
     if sanitize is None:
         sanitize = os.environ.get("UMEM_SANITIZE", "")
     library = build(out_dir, sanitize=sanitize, werror=werror)
-    rpath = ["-Xlinker", "-rpath", "-Xlinker", str(library.parent.resolve())]
-    source = ROOT / "tests" / "c" / "test_fake_cuda.c"
-    return _build_program(source, out_dir, [str(library), *rpath], sanitize, werror)
+    libraries = [str(library), "-Xlinker", "-rpath", "-Xlinker", str(library.parent.resolve())]
+    return [
+        _build_program(source, out_dir, libraries, sanitize, werror)
+        for source in sorted((ROOT / "tests" / "c").glob("test_fake_cuda*.c"))
+    ]
 
 
 def compare(out_dir: str | os.PathLike[str], driver: str) -> int:
@@ -221,7 +223,7 @@ def main() -> int:
     parser.add_argument("--sanitize", help="value for -fsanitize= (default: $UMEM_SANITIZE)")
     parser.add_argument("--werror", action="store_true", help="warnings are errors")
     parser.add_argument(
-        "--test", action="store_true", help="build and run tests/c/test_fake_cuda.c too"
+        "--test", action="store_true", help="build and run tests/c/test_fake_cuda*.c too"
     )
     parser.add_argument("--compare", metavar="LIBRARY", help="ask a real driver the same questions")
     options = parser.parse_args()
@@ -229,8 +231,8 @@ def main() -> int:
         if options.compare:
             return compare(options.out, options.compare)
         if options.test:
-            program = build_test(options.out, sanitize=options.sanitize, werror=options.werror)
-            return subprocess.run([str(program)], check=False).returncode
+            programs = build_tests(options.out, sanitize=options.sanitize, werror=options.werror)
+            return int(any([subprocess.run([str(p)], check=False).returncode for p in programs]))
         print(
             build(
                 options.out,

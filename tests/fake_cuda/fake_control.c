@@ -124,9 +124,10 @@ static void require(bool holds, const char *what) {
     }
 }
 
-/* Adds the pages that the allocation has on each device, page by page. */
-static void count_pages(const fake_memory *memory, size_t *resident) {
+/* Adds the pages that the allocation has and holds on each device, page by page. */
+static void count_pages(const fake_memory *memory, size_t *resident, size_t *held) {
     const size_t pages = memory->mapped / FAKE_PAGE;
+    size_t unsaved = 0;
     for (size_t first = 0; first < pages; first += FAKE_BLOCK_PAGES) {
         size_t here[FAKE_MAX_DEVICES] = {0};
         for (size_t i = first; i < pages && i < first + FAKE_BLOCK_PAGES; i++) {
@@ -136,25 +137,32 @@ static void count_pages(const fake_memory *memory, size_t *resident) {
                 here[device] += owns || (page->replicas & (1u << device)) != 0;
             }
             require(page->owner != FAKE_NOWHERE || page->replicas == 0, "replicas of nothing");
+            require(!(page->flags & FAKE_PAGE_UNSAVED) || (page->flags & FAKE_PAGE_DISCARDED),
+                    "unsaved, yet not discarded");
+            unsaved += (page->flags & FAKE_PAGE_UNSAVED) != 0;
         }
         for (int device = 0; device < FAKE_MAX_DEVICES; device++) {
             const fake_block *block = &memory->blocks[first / FAKE_BLOCK_PAGES];
             require(block->resident[device] == here[device], "a block's resident pages");
+            require(block->held[device] >= here[device], "a block's held pages");
             resident[device] += here[device];
+            held[device] += block->held[device];
         }
     }
+    require(unsaved == memory->unsaved, "an allocation's unsaved pages");
 }
 
 void fakecu_check(void) {
     fake_lock();
-    size_t resident[FAKE_MAX_DEVICES] = {0}, plain[FAKE_MAX_DEVICES] = {0}, managed = 0;
+    size_t resident[FAKE_MAX_DEVICES] = {0}, held[FAKE_MAX_DEVICES] = {0}, plain[FAKE_MAX_DEVICES] = {0};
+    size_t managed = 0;
     for (size_t i = 0; i < fake.memory_count; i++) {
         const fake_memory *memory = fake.memory[i];
         require(i == 0 || fake.memory[i - 1]->host + fake.memory[i - 1]->size <= memory->host,
                 "allocations out of order");
         if (memory->kind == FAKE_MEMORY_MANAGED) {
             managed += memory->size;
-            count_pages(memory, resident);
+            count_pages(memory, resident, held);
         } else if (memory->kind == FAKE_MEMORY_DEVICE) {
             plain[memory->context->device] += memory->mapped;
         }
@@ -163,7 +171,8 @@ void fakecu_check(void) {
     for (int device = 0; device < FAKE_MAX_DEVICES; device++) {
         require(resident[device] == fake.resident_pages[device], "a device's resident pages");
         require(plain[device] == fake.plain_bytes[device], "a device's plain bytes");
-        require(plain[device] + resident[device] * FAKE_PAGE <= fake.config.memory, "capacity");
+        require(held[device] == fake.held_pages[device], "a device's held pages");
+        require(plain[device] + held[device] * FAKE_PAGE <= fake.config.memory, "capacity");
     }
     long work = 0;
     for (const fake_stream *s = fake.streams; s != NULL; s = s->next) {

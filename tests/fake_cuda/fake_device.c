@@ -292,19 +292,17 @@ CUresult fake_ctx_get_current(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
+/* A context that nobody retains any more is taken too: the calls after it fail. */
 CUresult fake_ctx_push_current(CUcontext context) {
     FAKE_CALL(ctx_push_current);
     if (call.result != CUDA_SUCCESS) {
         return call.result;
     }
     if (context == NULL) {
-        return CUDA_ERROR_INVALID_CONTEXT;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     if (!is_context(context)) {
         fake_unmodelled(call.call, "context %p is no primary context", (void *)context);
-    }
-    if (((fake_context *)context)->retains == 0) {
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     if (stack_depth == STACK_SIZE) {
         fake_unmodelled(call.call, "more than %d contexts on one thread: pushes without pops", STACK_SIZE);

@@ -19,8 +19,27 @@ static void reconcile_everything(void) {
 }
 
 static bool has_room(int device, size_t pages) {
-    const size_t used = fake.plain_bytes[device] + fake.resident_pages[device] * FAKE_PAGE;
+    const size_t used = fake.plain_bytes[device] + fake.held_pages[device] * FAKE_PAGE;
     return used + pages * FAKE_PAGE <= fake.config.memory;
+}
+
+static size_t block_count(const fake_memory *memory) {
+    return (memory->mapped / FAKE_PAGE + FAKE_BLOCK_PAGES - 1) / FAKE_BLOCK_PAGES;
+}
+
+static void release_unused(int device, fake_block *block) {
+    fake.held_pages[device] -= (size_t)(block->held[device] - block->resident[device]);
+    block->held[device] = block->resident[device];
+}
+
+/* Pages that have left a device stay set aside for their block until the device is short of memory. */
+static void release_everything_unused(int device) {
+    for (size_t m = 0; m < fake.memory_count; m++) {
+        fake_memory *memory = fake.memory[m];
+        for (size_t b = 0; memory->kind == FAKE_MEMORY_MANAGED && b < block_count(memory); b++) {
+            release_unused(device, &memory->blocks[b]);
+        }
+    }
 }
 
 /* Block of the device that was used longest ago, NULL when only `keep` is left. */
@@ -31,8 +50,7 @@ static fake_block *oldest(int device, const fake_block *keep, fake_memory **owne
         if (memory->kind != FAKE_MEMORY_MANAGED) {
             continue;
         }
-        const size_t blocks = (memory->mapped / FAKE_PAGE + FAKE_BLOCK_PAGES - 1) / FAKE_BLOCK_PAGES;
-        for (size_t b = 0; b < blocks; b++) {
+        for (size_t b = 0; b < block_count(memory); b++) {
             fake_block *block = &memory->blocks[b];
             if (block == keep || block->resident[device] == 0) {
                 continue;
@@ -64,6 +82,7 @@ static void evict_block(int device, fake_memory *memory, size_t block) {
         }
         fake_pages_set_replicas(memory, page, others);
     }
+    release_unused(device, &memory->blocks[block]);
 }
 
 bool fake_evict(int device, size_t pages, const fake_block *keep) {
@@ -71,6 +90,7 @@ bool fake_evict(int device, size_t pages, const fake_block *keep) {
         return true;
     }
     reconcile_everything();
+    release_everything_unused(device);
     while (!has_room(device, pages)) {
         fake_memory *memory = NULL;
         size_t block = 0;

@@ -115,6 +115,7 @@ typedef enum fake_memory_kind { FAKE_MEMORY_MANAGED, FAKE_MEMORY_DEVICE, FAKE_ME
 
 #define FAKE_PAGE_READ_MOSTLY 1u
 #define FAKE_PAGE_DISCARDED   2u
+#define FAKE_PAGE_UNSAVED     4u /* discarded, and the devices have written to a copy that the host never gets */
 
 typedef struct fake_page {
     fake_place owner; /* FAKE_NOWHERE: never touched */
@@ -127,6 +128,7 @@ typedef struct fake_page {
 typedef struct fake_block {
     uint64_t tick;                       /* last use by a device */
     uint16_t resident[FAKE_MAX_DEVICES]; /* pages, replicas included */
+    uint16_t held[FAKE_MAX_DEVICES];     /* pages of the device's memory set aside: at least the resident ones */
 } fake_block;
 
 typedef struct fake_memory {
@@ -138,6 +140,7 @@ typedef struct fake_memory {
     fake_context *context; /* where it was allocated */
     fake_page *pages;      /* managed only, mapped / FAKE_PAGE entries */
     fake_block *blocks;    /* managed only */
+    size_t unsaved;        /* pages with FAKE_PAGE_UNSAVED */
 } fake_memory;
 
 typedef struct fake_config {
@@ -177,6 +180,7 @@ typedef struct fake_state {
     size_t managed_bytes;
     size_t plain_bytes[FAKE_MAX_DEVICES];
     size_t resident_pages[FAKE_MAX_DEVICES];
+    size_t held_pages[FAKE_MAX_DEVICES];
     uint64_t tick;
 
     long libraries;
@@ -269,10 +273,11 @@ void fake_pages_set_replicas(fake_memory *memory, size_t page, uint8_t replicas)
 void fake_pages_prefetch(fake_memory *memory, size_t offset, size_t size, fake_place where);
 void fake_pages_discard(fake_memory *memory, size_t offset, size_t size);
 void fake_pages_touch(fake_memory *memory, size_t offset, size_t size, int device, bool write);
-void fake_pages_copied_to(fake_memory *memory, size_t offset, size_t size, int device);
+/* What a device is about to read without a touch: takes in what the host has done to it. */
+void fake_pages_settle(const void *ptr, size_t size);
 void fake_pages_advise(fake_memory *memory, size_t offset, size_t size, CUmem_advise advice, fake_place where);
-/* Makes room for `pages` more pages on the device by moving the least recently used blocks to
- * the host; false when there is none. */
+/* Makes room for `pages` more pages on the device by taking back what is held without need, then by moving the least
+ * recently used blocks to the host; false when there is none. */
 bool fake_evict(int device, size_t pages, const fake_block *keep);
 
 /* --- streams (fake_queue.c, fake_stream.c) ----------------------------------------- */
@@ -289,6 +294,8 @@ void fake_submit(fake_stream *stream, fake_item *item);
 /* Runs the stream's items up to and including seq, and everything they depend on. */
 void fake_run_until(fake_stream *stream, uint64_t seq);
 bool fake_run_one(fake_stream *stream);
+/* Runs all that synchronising with the stream waits for. */
+void fake_run_stream(fake_stream *stream);
 void fake_run_context(fake_context *context);
 void fake_run_all_work(void);
 void fake_work_finished(void);

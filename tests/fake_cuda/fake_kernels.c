@@ -58,9 +58,7 @@ typedef struct elementwise {
 
 static const unsigned char zeros[16];
 
-static uint32_t stride_magnitude(uint32_t stride) {
-    return stride >= 0x80000000 ? 0 - stride : stride;
-}
+static uint32_t stride_magnitude(uint32_t stride) { return stride >= 0x80000000 ? 0 - stride : stride; }
 
 static char *use_elementwise(const um_elementwise_params *p, const elementwise *kernel, int slot) {
     const size_t size = slot == UM_KERNEL_OUT ? kernel->out_size : kernel->in_size;
@@ -80,7 +78,8 @@ static char *use_elementwise(const um_elementwise_params *p, const elementwise *
         }
     }
     require(reach <= UM_KERNEL_MAX_REACH, "offsets exceed 32 bits");
-    return use_operand(p->low[slot], (extent){0, (int64_t)(reach + unit + (scalar ? 0 : p->tail * size))}, slot == UM_KERNEL_OUT);
+    return use_operand(p->low[slot], (extent){0, (int64_t)(reach + unit + (scalar ? 0 : p->tail * size))},
+                       slot == UM_KERNEL_OUT);
 }
 
 static void locate_unit(const um_elementwise_params *p, uint32_t unit, uint32_t offsets[UM_KERNEL_OPERANDS]) {
@@ -118,7 +117,8 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
             const void *in[3] = {zeros, zeros, zeros};
             for (int i = 0; i < kernel->inputs; i++) {
                 const uint32_t step = kernel->lanes > 1 && (p->scalars >> i & 1) ? 0 : lane;
-                in[i] = p->immediates >> i & 1 ? (const char *)p->values[i] : data[i] + offsets[i] + step * kernel->in_size;
+                in[i] =
+                    p->immediates >> i & 1 ? (const char *)p->values[i] : data[i] + offsets[i] + step * kernel->in_size;
             }
             kernel->apply(data[UM_KERNEL_OUT] + offsets[UM_KERNEL_OUT] + lane * kernel->out_size, in[0], in[1], in[2]);
         }
@@ -126,62 +126,63 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
 }
 
 /* Defines the two kernels of an operation, run_<kernel>_elem and _vec, around apply_<kernel>. */
-#define DEFINE_ELEMENTWISE(kernel_, inputs_, in_bytes, out_bytes, lanes_, scalars_)                          \
-    static void run_##kernel_##_elem(const unsigned grid[3], unsigned block, void **params) {                \
-        (void)grid;                                                                                          \
-        require(block == UM_KERNEL_BLOCK, "block size");                                                     \
-        run_elementwise(params[0], &(const elementwise){inputs_, in_bytes, out_bytes, 1, apply_##kernel_, scalars_});      \
-    }                                                                                                        \
-    static void run_##kernel_##_vec(const unsigned grid[3], unsigned block, void **params) {                 \
-        (void)grid;                                                                                          \
-        require(block == UM_KERNEL_BLOCK, "block size");                                                     \
-        run_elementwise(params[0], &(const elementwise){inputs_, in_bytes, out_bytes, lanes_, apply_##kernel_, scalars_}); \
+#define DEFINE_ELEMENTWISE(kernel_, inputs_, in_bytes, out_bytes, lanes_, scalars_)                                    \
+    static void run_##kernel_##_elem(const unsigned grid[3], unsigned block, void **params) {                          \
+        (void)grid;                                                                                                    \
+        require(block == UM_KERNEL_BLOCK, "block size");                                                               \
+        run_elementwise(params[0], &(const elementwise){inputs_, in_bytes, out_bytes, 1, apply_##kernel_, scalars_});  \
+    }                                                                                                                  \
+    static void run_##kernel_##_vec(const unsigned grid[3], unsigned block, void **params) {                           \
+        (void)grid;                                                                                                    \
+        require(block == UM_KERNEL_BLOCK, "block size");                                                               \
+        run_elementwise(params[0],                                                                                     \
+                        &(const elementwise){inputs_, in_bytes, out_bytes, lanes_, apply_##kernel_, scalars_});        \
     }
 
 #define UM_FMA(a, b, c) _Generic((a), float: fmaf, double: fma)(a, b, c)
 
-#define DEFINE_LOOP(name, token, inputs, T_, U_, expression)                                                 \
-    static void apply_##name##_##token(void *out, const void *in_a, const void *in_b, const void *in_c) {    \
-        typedef T_ T;                                                                                        \
-        typedef U_ U;                                                                                        \
-        T a, b, c;                                                                                           \
-        memcpy(&a, in_a, sizeof a);                                                                          \
-        memcpy(&b, in_b, sizeof b);                                                                          \
-        memcpy(&c, in_c, sizeof c);                                                                          \
-        (void)sizeof(U), (void)b, (void)c;                                                                   \
-        const T result = (T)(expression);                                                                    \
-        memcpy(out, &result, sizeof result);                                                                 \
-    }                                                                                                        \
+#define DEFINE_LOOP(name, token, inputs, T_, U_, expression)                                                           \
+    static void apply_##name##_##token(void *out, const void *in_a, const void *in_b, const void *in_c) {              \
+        typedef T_ T;                                                                                                  \
+        typedef U_ U;                                                                                                  \
+        T a, b, c;                                                                                                     \
+        memcpy(&a, in_a, sizeof a);                                                                                    \
+        memcpy(&b, in_b, sizeof b);                                                                                    \
+        memcpy(&c, in_c, sizeof c);                                                                                    \
+        (void)sizeof(U), (void)b, (void)c;                                                                             \
+        const T result = (T)(expression);                                                                              \
+        memcpy(out, &result, sizeof result);                                                                           \
+    }                                                                                                                  \
     DEFINE_ELEMENTWISE(name##_##token, inputs, sizeof(T_), sizeof(T_), UM_VECTOR_BYTES / sizeof(T_), true)
-#define INTEGER_LOOPS_SAME(name, inputs, int_expr)                   \
-    DEFINE_LOOP(name, i32, inputs, int32_t, uint32_t, int_expr)      \
+#define INTEGER_LOOPS_SAME(name, inputs, int_expr)                                                                     \
+    DEFINE_LOOP(name, i32, inputs, int32_t, uint32_t, int_expr)                                                        \
     DEFINE_LOOP(name, i64, inputs, int64_t, uint64_t, int_expr)
 #define INTEGER_LOOPS_NONE(name, inputs, int_expr)
-#define UM_OP(name, inputs, float_expr, int_expr, int_result)        \
-    DEFINE_LOOP(name, f32, inputs, float, float, float_expr)         \
-    DEFINE_LOOP(name, f64, inputs, double, double, float_expr)       \
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
+    DEFINE_LOOP(name, f32, inputs, float, float, float_expr)                                                           \
+    DEFINE_LOOP(name, f64, inputs, double, double, float_expr)                                                         \
     INTEGER_LOOPS_##int_result(name, inputs, int_expr)
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
-#define DEFINE_CAST(from, from_type, to, to_type)                                                             \
-    static void apply_cast_##from##_##to(void *out, const void *in, const void *b, const void *c) {           \
-        from_type x;                                                                                          \
-        (void)b, (void)c;                                                                                     \
-        memcpy(&x, in, sizeof x);                                                                             \
-        const to_type result = um_cast_##from##_to_##to(x);                                                   \
-        memcpy(out, &result, sizeof result);                                                                  \
-    }                                                                                                         \
-    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(from_type), sizeof(to_type),                             \
+#define DEFINE_CAST(from, from_type, to, to_type)                                                                      \
+    static void apply_cast_##from##_##to(void *out, const void *in, const void *b, const void *c) {                    \
+        from_type x;                                                                                                   \
+        (void)b, (void)c;                                                                                              \
+        memcpy(&x, in, sizeof x);                                                                                      \
+        const to_type result = um_cast_##from##_to_##to(x);                                                            \
+        memcpy(out, &result, sizeof result);                                                                           \
+    }                                                                                                                  \
+    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(from_type), sizeof(to_type),                                      \
                        UM_VECTOR_BYTES / LARGER(sizeof(from_type), sizeof(to_type)), true)
 UM_FOR_EACH_CAST(DEFINE_CAST)
 
-#define DEFINE_COPY(size)                                                                            \
-    static void apply_copy_##size(void *out, const void *in, const void *b, const void *c) {         \
-        (void)b, (void)c;                                                                            \
-        memmove(out, in, size);                                                                      \
-    }                                                                                                \
+#define DEFINE_COPY(size)                                                                                              \
+    static void apply_copy_##size(void *out, const void *in, const void *b, const void *c) {                           \
+        (void)b, (void)c;                                                                                              \
+        memmove(out, in, size);                                                                                        \
+    }                                                                                                                  \
     DEFINE_ELEMENTWISE(copy_##size, 1, size, size, UM_VECTOR_BYTES / size, false)
 UM_FOR_EACH_COPY(DEFINE_COPY)
 
@@ -258,7 +259,8 @@ static int64_t locate_reduced(const um_sum_params *p, uint64_t unit) {
 }
 
 /* One output unit, one split. */
-static void run_sum_split(const um_sum_params *p, const sum *kernel, const char *in, char *out, uint32_t output, uint32_t split) {
+static void run_sum_split(const um_sum_params *p, const sum *kernel, const char *in, char *out, uint32_t output,
+                          uint32_t split) {
     int64_t in_offset = 0, out_offset = 0;
     uint32_t rest = output;
     for (uint32_t d = 0; d < p->kept_ndim; d++) {
@@ -295,7 +297,8 @@ static void run_sum_split(const um_sum_params *p, const sum *kernel, const char 
     }
 }
 
-static void run_sum(const unsigned grid[3], unsigned block, const um_sum_params *p, const sum *kernel, size_t result_size) {
+static void run_sum(const unsigned grid[3], unsigned block, const um_sum_params *p, const sum *kernel,
+                    size_t result_size) {
     require(block == UM_KERNEL_BLOCK, "block size");
     require(grid[0] > 0 && grid[1] == p->splits, "the grid misses splits");
     require(UM_KERNEL_BLOCK >> p->x_shift > 0 && p->chunk * p->splits >= p->units, "the splits miss units");
@@ -303,7 +306,8 @@ static void run_sum(const unsigned grid[3], unsigned block, const um_sum_params 
     const size_t out_size = p->store == UM_SUM_FLOAT32 ? sizeof(float) : result_size;
     if (p->pack) {
         const size_t unit = kernel->across * result_size;
-        require(kernel->across > 1 && p->store == UM_SUM_RESULT && p->out_step == (int64_t)result_size, "packed outputs");
+        require(kernel->across > 1 && p->store == UM_SUM_RESULT && p->out_step == (int64_t)result_size,
+                "packed outputs");
         require_aligned(p->out, unit);
         for (uint32_t d = 0; d < p->kept_ndim; d++) {
             require(p->kept[d].value == 1 || p->kept_out[d] % (int64_t)unit == 0, "misaligned outputs");
@@ -332,9 +336,7 @@ static void store_f32(char *out, const number *total, uint32_t how) {
     store_real(out, total, how == UM_SUM_RESULT ? UM_SUM_FLOAT32 : how);
 }
 
-static void store_f64(char *out, const number *total, uint32_t how) {
-    store_real(out, total, how);
-}
+static void store_f64(char *out, const number *total, uint32_t how) { store_real(out, total, how); }
 
 static void store_i64(char *out, const number *total, uint32_t how) {
     require(how != UM_SUM_FLOAT32, "kind of result");
@@ -342,27 +344,27 @@ static void store_i64(char *out, const number *total, uint32_t how) {
 }
 #define store_i32 store_i64
 
-#define FIELD_float(x) (total->real += (long double)(x))
-#define FIELD_double(x) (total->real += (long double)(x))
+#define FIELD_float(x)    (total->real += (long double)(x))
+#define FIELD_double(x)   (total->real += (long double)(x))
 #define FIELD_uint64_t(x) (total->integer += (uint64_t)(x))
-#define RESULT_SIZE_f32 4
-#define RESULT_SIZE_f64 8
-#define RESULT_SIZE_i32 8
-#define RESULT_SIZE_i64 8
+#define RESULT_SIZE_f32   4
+#define RESULT_SIZE_f64   8
+#define RESULT_SIZE_i32   8
+#define RESULT_SIZE_i64   8
 
-#define DEFINE_SUM_KERNEL(token, suffix, type, along, across)                                                     \
-    static void run_sum_##token##_##suffix(const unsigned grid[3], unsigned block, void **params) {               \
-        run_sum(grid, block, params[0], &(const sum){sizeof(type), along, across, add_##token, store_##token},    \
-                RESULT_SIZE_##token);                                                                             \
+#define DEFINE_SUM_KERNEL(token, suffix, type, along, across)                                                          \
+    static void run_sum_##token##_##suffix(const unsigned grid[3], unsigned block, void **params) {                    \
+        run_sum(grid, block, params[0], &(const sum){sizeof(type), along, across, add_##token, store_##token},         \
+                RESULT_SIZE_##token);                                                                                  \
     }
-#define DEFINE_SUM(token, type, value, partial)                                        \
-    static void add_##token(number *total, const char *element) {                      \
-        type x;                                                                        \
-        memcpy(&x, element, sizeof x);                                                 \
-        FIELD_##value(x);                                                              \
-    }                                                                                  \
-    DEFINE_SUM_KERNEL(token, elem, type, 1, 1)                                         \
-    DEFINE_SUM_KERNEL(token, row, type, UM_VECTOR_BYTES / sizeof(type), 1)             \
+#define DEFINE_SUM(token, type, value, partial)                                                                        \
+    static void add_##token(number *total, const char *element) {                                                      \
+        type x;                                                                                                        \
+        memcpy(&x, element, sizeof x);                                                                                 \
+        FIELD_##value(x);                                                                                              \
+    }                                                                                                                  \
+    DEFINE_SUM_KERNEL(token, elem, type, 1, 1)                                                                         \
+    DEFINE_SUM_KERNEL(token, row, type, UM_VECTOR_BYTES / sizeof(type), 1)                                             \
     DEFINE_SUM_KERNEL(token, col, type, 1, UM_VECTOR_BYTES / sizeof(type))
 UM_FOR_EACH_SUM(DEFINE_SUM)
 
@@ -372,12 +374,13 @@ static const size_t elementwise_sizes[] = {sizeof(um_elementwise_params)};
 static const size_t sum_sizes[] = {sizeof(um_sum_params)};
 
 #define ENTRY(name, sizes) {"um_" #name, run_##name, 1, sizes},
-#define PAIR(name) ENTRY(name##_elem, elementwise_sizes) ENTRY(name##_vec, elementwise_sizes)
+#define PAIR(name)         ENTRY(name##_elem, elementwise_sizes) ENTRY(name##_vec, elementwise_sizes)
 
 const fakecu_kernel_entry fakecu_kernels[] = {
 #define INTEGER_PAIRS_SAME(name) PAIR(name##_i32) PAIR(name##_i64)
 #define INTEGER_PAIRS_NONE(name)
-#define UM_OP(name, inputs, float_expr, int_expr, int_result) PAIR(name##_f32) PAIR(name##_f64) INTEGER_PAIRS_##int_result(name)
+#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
+    PAIR(name##_f32) PAIR(name##_f64) INTEGER_PAIRS_##int_result(name)
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
@@ -385,10 +388,9 @@ const fakecu_kernel_entry fakecu_kernels[] = {
     UM_FOR_EACH_CAST(CAST_PAIR)
 
 #define COPY_PAIR(size) PAIR(copy_##size)
-    UM_FOR_EACH_COPY(COPY_PAIR)
+        UM_FOR_EACH_COPY(COPY_PAIR)
 
-#define SUM_ENTRIES(token, type, value, partial) \
+#define SUM_ENTRIES(token, type, value, partial)                                                                       \
     ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
-    UM_FOR_EACH_SUM(SUM_ENTRIES)
-};
+            UM_FOR_EACH_SUM(SUM_ENTRIES)};
 const size_t fakecu_kernel_count = sizeof fakecu_kernels / sizeof fakecu_kernels[0];

@@ -192,6 +192,7 @@ static void check_tail(const fake_memory *memory) {
 }
 
 void fake_memory_release(fake_memory *memory) {
+    fake_pages_settle(memory->host, memory->size);
     check_tail(memory);
     const size_t at = upper_bound(memory->host) - 1;
     memmove(fake.memory + at, fake.memory + at + 1, (fake.memory_count - at - 1) * sizeof *fake.memory);
@@ -246,7 +247,7 @@ CUresult fake_mem_get_info(size_t *free_bytes, size_t *total) {
     if (free_bytes == NULL || total == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const size_t used = fake.plain_bytes[context->device] + fake.resident_pages[context->device] * FAKE_PAGE;
+    const size_t used = fake.plain_bytes[context->device] + fake.held_pages[context->device] * FAKE_PAGE;
     *total = fake.config.memory;
     *free_bytes = used < fake.config.memory ? fake.config.memory - used : 0;
     return CUDA_SUCCESS;
@@ -301,6 +302,9 @@ CUresult fake_mem_free(CUdeviceptr ptr) {
     if (fake_current(&call) == NULL && fake.sticky == CUDA_SUCCESS) {
         return call.result;
     }
+    if (ptr == 0) {
+        return call.result;
+    }
     fake_memory *memory = fake_memory_find((const void *)ptr);
     if (memory == NULL || memory->host != (char *)ptr || memory->kind == FAKE_MEMORY_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -320,11 +324,15 @@ CUresult fake_mem_host_alloc(void **ptr, size_t size, unsigned int flags) {
     if (context == NULL) {
         return call.result;
     }
-    if (ptr == NULL || size == 0) {
+    if (ptr == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if ((flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) != 0) {
         fake_unmodelled(call.call, "flags %u", flags);
+    }
+    if (size == 0) {
+        *ptr = NULL;
+        return CUDA_SUCCESS;
     }
     const fake_memory *memory = allocate(FAKE_MEMORY_HOST, size, context);
     if (memory == NULL) {
@@ -354,6 +362,8 @@ CUresult fake_mem_free_host(void *ptr) {
 
 /* --- what a pointer is ----------------------------------------------- */
 
+/* Of a pointer that it does not know the driver says that the host may use it, and leaves the caller's range as it
+ * was. */
 static void pointer_attribute(const char *call, CUpointer_attribute attribute, void *data, const char *ptr,
                               const fake_memory *memory) {
     const bool known = memory != NULL;
@@ -364,12 +374,16 @@ static void pointer_attribute(const char *call, CUpointer_attribute attribute, v
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = known ? (CUdeviceptr)ptr : 0; break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(const void **)data = known && memory->kind != FAKE_MEMORY_DEVICE ? ptr : NULL;
+        *(const void **)data = known && memory->kind == FAKE_MEMORY_DEVICE ? NULL : ptr;
         break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = known && memory->kind == FAKE_MEMORY_MANAGED; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = known ? memory->context->device : CU_DEVICE_INVALID; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(void **)data = known ? memory->host : NULL; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = known ? memory->size : 0; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        if (known) *(void **)data = memory->host;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        if (known) *(size_t *)data = memory->size;
+        break;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)data = known; break;
     default: fake_unmodelled(call, "attribute %d", (int)attribute);
     }
@@ -424,12 +438,14 @@ void fakecu_device_free(void *ptr) {
 
 void fakecu_peek(void *dst, const void *src, size_t size) {
     fake_lock();
+    fake_pages_settle(src, size);
     memcpy(dst, fake_memory_gpu(src), size);
     fake_unlock();
 }
 
 void fakecu_poke(void *dst, const void *src, size_t size) {
     fake_lock();
+    fake_pages_settle(dst, size);
     memcpy(fake_memory_gpu(dst), src, size);
     fake_unlock();
 }

@@ -2,8 +2,11 @@
  *
  * A page leaves the host by MADV_DONTNEED on the host mapping: its bytes stay in the memfd, its
  * page-table entry goes, and the next host touch brings it back, which the books learn from
- * /proc/self/pagemap. A page may belong to the host without being mapped there (first touched by
- * a GPU with a preferred location on the host, or evicted).
+ * /proc/self/pagemap. A page may belong to the host without being mapped there (evicted, or
+ * discarded).
+ *
+ * What a GPU writes to a discarded page through a mapping that advice keeps goes to a private page in
+ * place of the memfd's: there it is lost as soon as the page goes to the host.
  */
 #include "fake_internal.h"
 
@@ -41,6 +44,7 @@ void fake_pages_destroy(fake_memory *memory) {
     for (size_t i = 0; i < blocks; i++) {
         for (int device = 0; device < FAKE_MAX_DEVICES; device++) {
             fake.resident_pages[device] -= memory->blocks[i].resident[device];
+            fake.held_pages[device] -= memory->blocks[i].held[device];
         }
     }
     free(memory->pages);
@@ -64,12 +68,67 @@ static void recount(fake_memory *memory, size_t index, uint8_t before) {
         } else if (!(before & bit(device)) && (after & bit(device))) {
             block->resident[device]++;
             fake.resident_pages[device]++;
+            if (block->resident[device] > block->held[device]) {
+                block->held[device]++;
+                fake.held_pages[device]++;
+            }
         }
     }
 }
 
+/* --- discarded pages that a device writes to ------------------------- */
+
+/* Gives the devices a copy of the page of their own. */
+static void keep_unsaved(fake_memory *memory, size_t index) {
+    fake_page *page = &memory->pages[index];
+    if (page->flags & FAKE_PAGE_UNSAVED) {
+        return;
+    }
+    char *gpu = memory->gpu + index * FAKE_PAGE, bytes[FAKE_PAGE];
+    memcpy(bytes, gpu, FAKE_PAGE);
+    if (mmap(gpu, FAKE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+        fake_unmodelled("pages", "mmap failed");
+    }
+    memcpy(gpu, bytes, FAKE_PAGE);
+    page->flags |= FAKE_PAGE_UNSAVED;
+    memory->unsaved++;
+}
+
+/* The page is the memfd's again, with the bytes that it had when it was discarded. */
+static void drop_unsaved(fake_memory *memory, size_t index) {
+    fake_page *page = &memory->pages[index];
+    if (!(page->flags & FAKE_PAGE_UNSAVED)) {
+        return;
+    }
+    char *gpu = memory->gpu + index * FAKE_PAGE;
+    /* An old size of 0 maps the same page a second time. */
+    if (mremap(memory->host + index * FAKE_PAGE, 0, FAKE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, gpu) == MAP_FAILED ||
+        mprotect(gpu, FAKE_PAGE, PROT_READ | PROT_WRITE) != 0) {
+        fake_unmodelled("pages", "mremap failed");
+    }
+    page->flags &= (uint8_t)~FAKE_PAGE_UNSAVED;
+    memory->unsaved--;
+}
+
+/* The page holds from now on what the devices see in it. */
+static void undo_discard(fake_memory *memory, size_t index) {
+    fake_page *page = &memory->pages[index];
+    if (page->flags & FAKE_PAGE_UNSAVED) {
+        char *gpu = memory->gpu + index * FAKE_PAGE, bytes[FAKE_PAGE];
+        memcpy(bytes, gpu, FAKE_PAGE);
+        drop_unsaved(memory, index);
+        memcpy(gpu, bytes, FAKE_PAGE);
+    }
+    page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+}
+
+/* --- owners and replicas --------------------------------------------- */
+
 void fake_pages_set_owner(fake_memory *memory, size_t index, fake_place owner) {
     const uint8_t before = holders(&memory->pages[index]);
+    if (memory->pages[index].owner != owner) {
+        drop_unsaved(memory, index); /* a discarded page goes without its bytes */
+    }
     memory->pages[index].owner = owner;
     recount(memory, index, before);
 }
@@ -100,7 +159,14 @@ void fake_pages_reconcile(fake_memory *memory, size_t first, size_t count, uint8
     for (size_t i = 0; i < count; i++) {
         present[i] = (uint8_t)(entries[i] >> 63);
         fake_page *page = &memory->pages[first + i];
-        if (!present[i] || page->owner == FAKE_HOST) {
+        if (!present[i]) {
+            continue;
+        }
+        if (page->flags & FAKE_PAGE_DISCARDED) { /* which took it out of the page table: this is a new touch */
+            drop_unsaved(memory, first + i);
+            undo_discard(memory, first + i);
+        }
+        if (page->owner == FAKE_HOST) {
             continue;
         }
         if (FAKE_IS_DEVICE(page->owner)) {
@@ -121,6 +187,8 @@ typedef struct walk {
     size_t first, count; /* pages of this step */
     size_t end;          /* page behind the range */
     uint8_t present[FAKE_BLOCK_PAGES];
+    uint8_t leave[FAKE_BLOCK_PAGES]; /* pages to take out of the host's page table */
+    uint8_t enter[FAKE_BLOCK_PAGES]; /* and to put into it */
 } walk;
 
 static walk walk_start(fake_memory *memory, size_t offset, size_t size) {
@@ -136,25 +204,42 @@ static bool walk_next(walk *w) {
     w->count = (block_end < w->end ? block_end : w->end) - w->first;
     w->block = &w->memory->blocks[w->first / FAKE_BLOCK_PAGES];
     fake_pages_reconcile(w->memory, w->first, w->count, w->present);
+    memset(w->leave, 0, sizeof w->leave);
+    memset(w->enter, 0, sizeof w->enter);
     return true;
 }
 
-/* Takes the pages with leave[i] out of the host's page table. */
-static void unmap_from_host(const walk *w, const uint8_t *leave) {
+static void unmap_from_host(char *start, size_t size) {
+    if (madvise(start, size, MADV_DONTNEED) != 0) {
+        fake_unmodelled("pages", "MADV_DONTNEED failed");
+    }
+}
+
+static void map_to_host(char *start, size_t size) {
+    if (fake.host_locked_out || madvise(start, size, MADV_POPULATE_WRITE) == 0) {
+        return;
+    }
+    for (size_t i = 0; i < size; i += FAKE_PAGE) {
+        (void)*(volatile char *)(start + i); /* Linux before 5.14 */
+    }
+}
+
+static void for_each_run(const walk *w, const uint8_t *chosen, void (*change)(char *start, size_t size)) {
     for (size_t i = 0; i < w->count;) {
         size_t run = 0;
-        while (i + run < w->count && leave[i + run]) {
+        while (i + run < w->count && chosen[i + run]) {
             run++;
         }
-        if (run == 0) {
-            i++;
-            continue;
+        if (run > 0) {
+            change(w->memory->host + (w->first + i) * FAKE_PAGE, run * FAKE_PAGE);
         }
-        if (madvise(w->memory->host + (w->first + i) * FAKE_PAGE, run * FAKE_PAGE, MADV_DONTNEED) != 0) {
-            fake_unmodelled("pages", "MADV_DONTNEED failed");
-        }
-        i += run;
+        i += run + 1;
     }
+}
+
+static void change_page_table(const walk *w) {
+    for_each_run(w, w->leave, unmap_from_host);
+    for_each_run(w, w->enter, map_to_host);
 }
 
 static void count_move(const fake_page *page, fake_place where) {
@@ -172,7 +257,7 @@ static void count_move(const fake_page *page, fake_place where) {
 
 /* Makes `device` the page's only holder; false (and nothing happens) when the device is full of
  * other things. */
-static bool move_to_device(walk *w, size_t i, int device, uint8_t *leave) {
+static bool move_to_device(walk *w, size_t i, int device) {
     fake_page *page = &w->memory->pages[w->first + i];
     if (!(holders(page) & bit(device))) {
         if (!fake_evict(device, 1, w->block)) {
@@ -180,7 +265,7 @@ static bool move_to_device(walk *w, size_t i, int device, uint8_t *leave) {
         }
         count_move(page, FAKE_DEVICE(device));
     }
-    leave[i] = w->present[i];
+    w->leave[i] = w->present[i];
     fake_pages_set_replicas(w->memory, w->first + i, 0);
     fake_pages_set_owner(w->memory, w->first + i, FAKE_DEVICE(device));
     return true;
@@ -203,18 +288,17 @@ static bool add_replica(walk *w, size_t i, int device) {
 
 static void prefetch_to_device(fake_memory *memory, size_t offset, size_t size, int device) {
     for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
-        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
         w.block->tick = ++fake.tick;
         for (size_t i = 0; i < w.count; i++) {
             fake_page *page = &memory->pages[w.first + i];
             if ((page->flags & FAKE_PAGE_READ_MOSTLY) && page->owner != FAKE_NOWHERE) {
                 add_replica(&w, i, device);
             } else {
-                move_to_device(&w, i, device, leave);
+                move_to_device(&w, i, device);
             }
-            page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+            undo_discard(memory, w.first + i);
         }
-        unmap_from_host(&w, leave);
+        change_page_table(&w);
     }
 }
 
@@ -229,15 +313,11 @@ static void prefetch_to_host(fake_memory *memory, size_t offset, size_t size) {
             count_move(page, FAKE_HOST);
             fake_pages_set_owner(memory, w.first + i, FAKE_HOST);
             fake_pages_set_replicas(memory, w.first + i, replicas);
-            page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+            drop_unsaved(memory, w.first + i);
+            undo_discard(memory, w.first + i);
+            w.enter[i] = true;
         }
-        char *start = memory->host + w.first * FAKE_PAGE;
-        if (madvise(start, w.count * FAKE_PAGE, MADV_POPULATE_WRITE) == 0) {
-            continue;
-        }
-        for (size_t i = 0; i < w.count; i++) {
-            (void)*(volatile char *)(start + i * FAKE_PAGE); /* Linux before 5.14 */
-        }
+        change_page_table(&w);
     }
 }
 
@@ -249,11 +329,20 @@ void fake_pages_prefetch(fake_memory *memory, size_t offset, size_t size, fake_p
     }
 }
 
+/* Whole pages leave the host's page table and lose their bytes; of the others only the bytes are gone. */
 void fake_pages_discard(fake_memory *memory, size_t offset, size_t size) {
+    const size_t end = offset + size == memory->size ? memory->mapped : offset + size;
     for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
         for (size_t i = 0; i < w.count; i++) {
+            const size_t start = (w.first + i) * FAKE_PAGE;
+            if (start < offset || start + FAKE_PAGE > end) {
+                continue;
+            }
+            drop_unsaved(memory, w.first + i);
             memory->pages[w.first + i].flags |= FAKE_PAGE_DISCARDED;
+            w.leave[i] = w.present[i];
         }
+        change_page_table(&w);
     }
     if (size <= DISCARD_FILL_LIMIT) {
         memset(memory->gpu + offset, DISCARDED_BYTE, size);
@@ -265,7 +354,7 @@ void fake_pages_discard(fake_memory *memory, size_t offset, size_t size) {
 
 /* --- a kernel's access ----------------------------------------------- */
 
-static void first_touch(walk *w, size_t i, int device, uint8_t *leave) {
+static void first_touch(walk *w, size_t i, int device) {
     fake_page *page = &w->memory->pages[w->first + i];
     int target = device;
     if (page->preferred == FAKE_HOST) {
@@ -273,23 +362,25 @@ static void first_touch(walk *w, size_t i, int device, uint8_t *leave) {
     } else if (FAKE_IS_DEVICE(page->preferred) && (page->accessed_by & bit(device))) {
         target = FAKE_ORDINAL(page->preferred);
     }
-    if (target < 0 || !move_to_device(w, i, target, leave)) {
+    if (target < 0 || !move_to_device(w, i, target)) {
         fake_pages_set_owner(w->memory, w->first + i, FAKE_HOST);
+        w->enter[i] = target < 0;
     }
 }
 
-static void touch_page(walk *w, size_t i, int device, bool write, uint8_t *leave) {
+static void touch_page(walk *w, size_t i, int device, bool write) {
     fake_page *page = &w->memory->pages[w->first + i];
+    const bool advised = page->owner != FAKE_NOWHERE && (page->accessed_by & bit(device)); /* no access faults */
     const bool read_mostly = (page->flags & FAKE_PAGE_READ_MOSTLY) != 0;
     if (page->owner == FAKE_NOWHERE) {
-        first_touch(w, i, device, leave);
+        first_touch(w, i, device);
     } else if (page->owner == FAKE_DEVICE(device)) {
         if (write) {
-            move_to_device(w, i, device, leave); /* drops replicas */
+            move_to_device(w, i, device); /* drops replicas */
         }
     } else if (!write && (page->replicas & bit(device))) {
         ; /* a copy of its own */
-    } else if ((page->accessed_by & bit(device)) || page->preferred == page->owner) {
+    } else if (advised || page->preferred == page->owner) {
         if (page->owner == FAKE_HOST) {
             fake.counters.link_bytes += FAKE_PAGE;
         } else {
@@ -300,63 +391,57 @@ static void touch_page(walk *w, size_t i, int device, bool write, uint8_t *leave
         }
     } else if (read_mostly && !write) {
         add_replica(w, i, device);
-    } else if (!move_to_device(w, i, device, leave) && page->owner == FAKE_HOST) {
+    } else if (!move_to_device(w, i, device) && page->owner == FAKE_HOST) {
         fake.counters.link_bytes += FAKE_PAGE; /* a full device leaves it where it is */
     }
-    if (write) {
-        page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
+    if (!write || !(page->flags & FAKE_PAGE_DISCARDED)) {
+        return;
+    }
+    if (advised) {
+        keep_unsaved(w->memory, w->first + i); /* the driver does not learn of it */
+    } else {
+        undo_discard(w->memory, w->first + i);
     }
 }
 
 void fake_pages_touch(fake_memory *memory, size_t offset, size_t size, int device, bool write) {
     for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
-        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
         w.block->tick = ++fake.tick;
         for (size_t i = 0; i < w.count; i++) {
-            touch_page(&w, i, device, write, leave);
+            touch_page(&w, i, device, write);
         }
-        unmap_from_host(&w, leave);
+        change_page_table(&w);
     }
 }
 
-/* A copy engine or memset wrote the range: pages stay where they are; those that nobody had
- * touched come into being. */
-void fake_pages_copied_to(fake_memory *memory, size_t offset, size_t size, int device) {
-    for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
-        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
-        w.block->tick = ++fake.tick;
-        for (size_t i = 0; i < w.count; i++) {
-            fake_page *page = &memory->pages[w.first + i];
-            if (page->owner == FAKE_NOWHERE) {
-                first_touch(&w, i, device, leave);
-            }
-            fake_pages_set_replicas(memory, w.first + i, 0);
-            page->flags &= (uint8_t)~FAKE_PAGE_DISCARDED;
-        }
-        unmap_from_host(&w, leave);
+void fake_pages_settle(const void *ptr, size_t size) {
+    fake_memory *memory = fake_memory_find(ptr);
+    if (memory == NULL || memory->unsaved == 0) {
+        return;
+    }
+    for (walk w = walk_start(memory, (size_t)((const char *)ptr - memory->host), size); walk_next(&w);) {
     }
 }
 
 /* --- advice ---------------------------------------------------------- */
 
-static void unset_read_mostly(walk *w, size_t i, uint8_t *leave) {
+static void unset_read_mostly(walk *w, size_t i) {
     fake_page *page = &w->memory->pages[w->first + i];
     page->flags &= (uint8_t)~FAKE_PAGE_READ_MOSTLY;
     if (FAKE_IS_DEVICE(page->preferred) && (holders(page) & bit(FAKE_ORDINAL(page->preferred)))) {
-        move_to_device(w, i, FAKE_ORDINAL(page->preferred), leave);
+        move_to_device(w, i, FAKE_ORDINAL(page->preferred));
     }
     fake_pages_set_replicas(w->memory, w->first + i, 0);
 }
 
 void fake_pages_advise(fake_memory *memory, size_t offset, size_t size, CUmem_advise advice, fake_place where) {
     for (walk w = walk_start(memory, offset, size); walk_next(&w);) {
-        uint8_t leave[FAKE_BLOCK_PAGES] = {0};
         for (size_t i = 0; i < w.count; i++) {
             fake_page *page = &memory->pages[w.first + i];
             const uint8_t device_bit = FAKE_IS_DEVICE(where) ? bit(FAKE_ORDINAL(where)) : 0;
             switch (advice) {
             case CU_MEM_ADVISE_SET_READ_MOSTLY: page->flags |= FAKE_PAGE_READ_MOSTLY; break;
-            case CU_MEM_ADVISE_UNSET_READ_MOSTLY: unset_read_mostly(&w, i, leave); break;
+            case CU_MEM_ADVISE_UNSET_READ_MOSTLY: unset_read_mostly(&w, i); break;
             case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: page->preferred = where; break;
             case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: page->preferred = FAKE_NOWHERE; break;
             case CU_MEM_ADVISE_SET_ACCESSED_BY: page->accessed_by |= device_bit; break;
@@ -364,6 +449,6 @@ void fake_pages_advise(fake_memory *memory, size_t offset, size_t size, CUmem_ad
             default: fake_unmodelled("cuMemAdvise", "advice %d", (int)advice);
             }
         }
-        unmap_from_host(&w, leave);
+        change_page_table(&w);
     }
 }

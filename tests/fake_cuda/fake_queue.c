@@ -160,6 +160,13 @@ void fake_run_until(fake_stream *stream, uint64_t seq) {
     }
 }
 
+void fake_run_stream(fake_stream *stream) {
+    fake_run_until(stream, UINT64_MAX);
+    if (stream->kind == FAKE_STREAM_LEGACY) {
+        run_implicit_dependencies(stream, UINT64_MAX);
+    }
+}
+
 static fake_stream *oldest_pending(void) {
     fake_stream *found = NULL;
     for (fake_stream *s = fake.streams; s != NULL; s = s->next) {

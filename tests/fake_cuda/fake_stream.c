@@ -77,7 +77,7 @@ CUresult fake_stream_synchronize(CUstream handle) {
         return call.result;
     }
     fake.counters.waits++;
-    fake_run_until(stream, UINT64_MAX);
+    fake_run_stream(stream);
     fake_work_finished();
     return CUDA_SUCCESS;
 }

@@ -7,15 +7,23 @@
 
 /* --- execution ------------------------------------------------------- */
 
+/* What is written moves as under a kernel's writes; what is read stays. */
 static void execute_copy(const fake_item *item, int device) {
     const size_t width = item->u.copy.width;
+    size_t touched = 0; /* rows may share a page */
     for (size_t row = 0; row < item->u.copy.height; row++) {
         char *dst = item->u.copy.dst + row * item->u.copy.dst_pitch;
         const char *src = item->u.copy.src + row * item->u.copy.src_pitch;
         fake_memory *memory = fake_memory_find(dst);
         if (memory != NULL && memory->kind == FAKE_MEMORY_MANAGED) {
-            fake_pages_copied_to(memory, (size_t)(dst - memory->host), width, device);
+            const size_t offset = (size_t)(dst - memory->host), end = offset + width;
+            const size_t from = offset < touched ? touched : offset;
+            if (from < end) {
+                fake_pages_touch(memory, from, end - from, device, true);
+                touched = (end + FAKE_PAGE - 1) & ~(FAKE_PAGE - 1);
+            }
         }
+        fake_pages_settle(src, width);
         memmove(fake_memory_gpu(dst), fake_memory_gpu(src), width);
     }
     fake.counters.copied_bytes += width * item->u.copy.height;

@@ -6,6 +6,7 @@ there as JSON: hardware, driver, versions, date, commit, and one line a test.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 
@@ -35,5 +36,7 @@ def jax():
 
 
 @pytest.fixture
-def cuda():
+def cuda(monkeypatch):
+    # numba-cuda registers np.row_stack when it compiles its first kernel; NumPy 2.5 has removed that name.
+    monkeypatch.setattr(np, "row_stack", np.vstack, raising=False)
     return pytest.importorskip("numba.cuda")

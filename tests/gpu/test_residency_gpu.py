@@ -125,12 +125,20 @@ def test_cpu_touch_brings_pages_back(umem, a):
     assert a.residency().device > 0
 
 
-def test_discard_keeps_the_array_usable(umem, a):
+@pytest.mark.parametrize("between", [None, "cpu", "cuda"])
+def test_what_is_written_after_a_discard_is_kept(umem, a, between):
     a.prefetch("cuda")
     a.discard()
+    if between:
+        a.prefetch(between)
     a.fill(4)
     assert a[0] == 4
     assert np.asarray(a).sum() == 4 * a.size
+    a.discard()
+    a.prefetch("cuda")
+    np.asarray(a)[:] = 5
+    a.prefetch("cuda")
+    assert a.sum() == 5 * a.size
 
 
 def test_read_mostly(umem, a):

@@ -1,0 +1,188 @@
+"""What several test files need: the comparison with NumPy, and arrays and views worth trying everything on."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+
+# Examples are the same in every run: a failure in CI is one that everybody can repeat.
+settings.register_profile(
+    "umem",
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[
+        HealthCheck.differing_executors,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+    ],
+)
+settings.load_profile("umem")
+
+#: dtypes with a kernel for every operation that integers have too
+KERNEL_DTYPES = ("f4", "f8", "i4", "i8")
+
+#: a packed record with padding at its end, nested fields, a field of several elements and a gap
+RECORD = np.dtype(
+    {
+        "names": ["a", "b", "c"],
+        "formats": ["<i4", [("x", "<f8"), ("y", "S3")], ("<u2", (2, 2))],
+        "offsets": [0, 8, 20],
+        "itemsize": 32,
+    }
+)
+
+NUMBERS = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
+
+#: every kind of dtype that may be stored, by a name for test ids
+DTYPES = {
+    **{name: np.dtype(name) for name in NUMBERS},
+    "longdouble": np.dtype("g"),
+    "clongdouble": np.dtype("G"),
+    "big-endian i4": np.dtype(">i4"),
+    "big-endian f8": np.dtype(">f8"),
+    "bytes": np.dtype("S3"),
+    "text": np.dtype("U2"),
+    "datetime": np.dtype("M8[s]"),
+    "timedelta": np.dtype("m8[ms]"),
+    "raw": np.dtype("V5"),
+    "record": np.dtype([("x", "f4"), ("n", "i8")]),
+    "nested record": RECORD,
+}
+
+#: views of a two-dimensional array of at least 4 × 6 elements, for NumPy's and umem's alike
+VIEWS = {
+    "whole": lambda x: x,
+    "rows": lambda x: x[1:3],
+    "row": lambda x: x[1],
+    "column": lambda x: x[:, 1],
+    "steps": lambda x: x[::2, 1::2],
+    "transposed": lambda x: x.T,
+    "transposed steps": lambda x: x[1:, ::3].T,
+    "rows reversed": lambda x: x[::-1],
+    "all reversed": lambda x: x[::-1, ::-2],
+    "new axis": lambda x: x[:, None, 1:4],
+    "one element": lambda x: x[1:2, 2:3],
+    "no axes": lambda x: x[2, 3, ...],
+    "no rows": lambda x: x[2:2],
+    "no columns": lambda x: x[:, 4:1],
+}
+
+#: what numbers of a kind do badly
+SPECIAL_FLOATS = [
+    0.0, -0.0, 1.0, -1.0, 0.1, 1.5, -2.5, 3e38, -3e38, 1e-45, 1.17e-38, 16777217.0, 2**31, -(2**31), 2**63,
+    -(2**63), 1e300, 5e-324, math.inf, -math.inf, math.nan,
+]  # fmt: skip
+SPECIAL_INTEGERS = [0, 1, -1, 2, -2, 7, 46341, -46341, 2**31 - 1, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
+
+
+def specials(dtype) -> np.ndarray:
+    """The special values that fit a kernel dtype."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.array(SPECIAL_FLOATS, np.float64).astype(dtype)
+    info = np.iinfo(dtype)
+    return np.array([value for value in SPECIAL_INTEGERS if info.min <= value <= info.max], dtype)
+
+
+def sample(dtype, shape=(4, 6)) -> np.ndarray:
+    """An array with a bit of everything that the dtype can hold, the same at each call."""
+    dtype = np.dtype(dtype)
+    numbers = np.arange(math.prod(shape)) * 7 % 23 - 5
+    if dtype.names is not None:
+        record = np.zeros(shape, dtype)
+        for name in dtype.names:
+            field = record[name]
+            field[...] = sample(field.dtype, field.shape)
+        return record
+    if dtype.kind == "V":
+        raw = (np.arange(math.prod(shape) * dtype.itemsize) * 31 % 251).astype("u1")
+        return raw.view(dtype).reshape(shape)
+    if dtype.kind == "b":
+        numbers = numbers % 2
+    elif dtype.kind == "u":
+        numbers = abs(numbers)
+    values = numbers.astype(dtype).reshape(shape)
+    if dtype.kind == "c":
+        values = values + values[::-1] * dtype.type(0.5j)
+    return values.astype(dtype)
+
+
+def address(a) -> int:
+    """Of the first element."""
+    return a.__array_interface__["data"][0]
+
+
+def walked_strides(n) -> list[int]:
+    """Strides of the axes along which an array is walked; those of others mean nothing (NumPy changes them now and then)."""
+    if n.size == 0:
+        return []
+    return [stride for stride, length in zip(n.strides, n.shape, strict=True) if length > 1]
+
+
+def is_scalar(value) -> bool:
+    return isinstance(value, (np.generic, bool, int, float, complex, str, bytes))
+
+
+def assert_same(actual, expected) -> None:
+    """`actual` has the dtype, shape and values of `expected`, bit for bit; any NaN equals any."""
+    assert is_scalar(actual) == is_scalar(expected), f"{type(actual)}, not {type(expected)}"
+    if is_scalar(expected):
+        assert type(actual) is type(expected)
+    got, want = np.asarray(actual), np.asarray(expected)
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    if want.dtype.names is not None:
+        for name in want.dtype.names:
+            assert_same(got[name], want[name])
+        return
+    if want.dtype.kind == "V":
+        assert got.tobytes() == want.tobytes()
+        return
+    np.testing.assert_array_equal(got, want)
+    if want.dtype.kind in "fc":
+        parts = [(got, want)] if want.dtype.kind == "f" else [(got.real, want.real), (got.imag, want.imag)]
+        for one, other in parts:
+            number = ~np.isnan(other)
+            np.testing.assert_array_equal(np.signbit(one)[number], np.signbit(other)[number])
+
+
+def assert_same_array(umem, actual, expected) -> None:
+    """As assert_same, and `actual` is an array of umem's."""
+    assert type(actual) is umem.ndarray
+    assert_same(actual, expected)
+
+
+def outcome(function, *args, **kwargs):
+    """What a call does, in a form that can be compared: its result and type, or the type of its error; and the warnings."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            value = function(*args, **kwargs)
+            result = ("returns", type(value), value)
+        except Exception as error:  # noqa: BLE001
+            result = ("raises", type(error))
+    return result, sorted({w.category.__name__ for w in seen})
+
+
+def allocated(umem) -> int:
+    """Bytes of live umem arrays."""
+    return umem.memory_stats()["allocated_bytes.all.current"]
+
+
+class Exporter:
+    """An object that offers some protocols of another array and nothing else."""
+
+    def __init__(self, array, *names):
+        self._array = array
+        self._names = names
+
+    def __getattr__(self, name):
+        if name in object.__getattribute__(self, "_names"):
+            return getattr(self._array, name)
+        raise AttributeError(name)

@@ -75,10 +75,11 @@ test: $(VENV)/.extra-test build
 GPU_PYTEST = $(PYTHON) -m pytest -o addopts= -ra --strict-markers \
 	$(shell $(PYTHON) -c 'import pytest_timeout' 2> /dev/null && echo --timeout=120)
 GPU_ENV := PYTHONPATH=. UMEM_ALLOC_CONF=limit:4GiB UMEM_RESULTS_DIR=benchmarks/results \
-	UMEM_TEST_BACKENDS=host,cuda
+	UMEM_TEST_BACKENDS=cuda
 
+# tests/gpu, and the whole contract suite on the real driver.
 gpu: build-here
-	$(GPU_ENV) timeout 290 $(GPU_PYTEST) tests/gpu $(PYTEST_ARGS)
+	$(GPU_ENV) timeout 290 $(GPU_PYTEST) tests $(PYTEST_ARGS)
 
 bench: $(VENV)/.extra-test build
 	$(PY) benchmarks/run.py

@@ -7,13 +7,10 @@ noisy, so ratios count. The table goes to stdout, everything to benchmarks/resul
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import umem
+from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
@@ -156,28 +154,6 @@ def gpu_figures(report: Report) -> None:
     big.prefetch("cuda")
     t = torch.full((1000, 1000), 0.5, device="cuda")
     report.add("repr of 1000 x 1000 GPU-resident float32", measure({"umem": lambda: repr(big), "torch": lambda: repr(t)}), {"torch": ("time", 0.1)})
-
-
-def machine() -> dict[str, object]:
-    def command(*args: str) -> str:
-        try:
-            return subprocess.run(args, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            return ""
-
-    facts = umem.info()
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "umem": umem.__version__}
-    for name in ("torch", "cupy"):
-        if name in sys.modules:
-            versions[name] = sys.modules[name].__version__
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": os.environ.get("UMEM_COMMIT") or command("git", "rev-parse", "HEAD"),
-        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "devices": [device["name"] for device in facts["devices"]],
-        "driver": facts["driver"],
-        "versions": versions,
-    }
 
 
 def main() -> int:

@@ -22,6 +22,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from results import pytest_runtest_logreport, pytest_sessionfinish  # noqa: E402, F401  hooks
+
 BACKENDS = tuple(os.environ.get("UMEM_TEST_BACKENDS", "host,fake").split(","))
 
 NOT_HERE = "not here"

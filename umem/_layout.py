@@ -57,7 +57,7 @@ def empty(
     if axes is None:
         return make(shape, dtype, order, device=device, home=home)
     packed = make([shape[axis] for axis in axes], dtype, "C", device=device, home=home)
-    return packed.transpose(sorted(range(len(axes)), key=axes.__getitem__))
+    return _core._as_owner(packed.transpose(sorted(range(len(axes)), key=axes.__getitem__)))
 
 
 def _follow(like: Array, ndim: int, order: str) -> tuple[str, list[int] | None]:

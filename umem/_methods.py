@@ -120,14 +120,22 @@ def mean(
     where: Any = True,
 ) -> Any:
     """As ndarray.mean."""
-    plain = dtype is None and out is None and where is True
-    if not (plain and self.size and self.dtype in _core.kernel_dtypes and _core.has_kernels()):
+    plain = dtype is None and out is None and where is True and _is_axis(axis)
+    has_kernel = plain and self.ndim and self.size and self.dtype in _core.kernel_dtypes
+    if not (has_kernel and _core.has_kernels()):
         return _mean_in_numpy(self, axis, dtype, out, keepdims, where=where)
     total = sum(self, axis, "f8" if self.dtype.kind == "i" else None, None, keepdims)
     count = self.size // np.size(total)
     if isinstance(total, ndarray):
         return _core.true_divide(total, count, out=total)
     return total.dtype.type(total / count)
+
+
+def _is_axis(axis: Any) -> bool:
+    """Whether axis is of a usual type; what NumPy says of others, NumPy should say."""
+    if isinstance(axis, tuple):
+        return all(isinstance(i, int) for i in axis)
+    return axis is None or isinstance(axis, int)
 
 
 # --- methods that are NumPy's -------------------------------------------------------------------------------------

@@ -41,6 +41,9 @@ def _load(
 ) -> ndarray:
     """A new array with the given bytes."""
     result = _core.empty(shape, dtype, order)
+    given = memoryview(data).nbytes
+    if given != result.nbytes:
+        raise ValueError(f"the pickled array has {result.nbytes} bytes, its buffer {given}")
     flat = _layout.flat_bytes(result)
     if flat is not None:
         flat[...] = np.frombuffer(data, np.uint8)

@@ -136,6 +136,9 @@ um_status um_cuda_mem_free(um_backend *backend, void *ptr, size_t size, int devi
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope = {.pushed = false};
     um_status entered = um_cuda_enter(cuda, device, &scope, err);
+    if (entered != UM_OK) { /* memory is not given up for a passing failure */
+        entered = um_cuda_enter(cuda, device, &scope, err);
+    }
     um_status freed =
         UM_CUDA_CALL(cuda, entered == UM_OK ? err : NULL, mem_free, (CUdeviceptr)(uintptr_t)ptr);
     if (entered != UM_OK) {

@@ -174,6 +174,8 @@ static um_status prepare_export(um_block *block, um_stream *consumer, um_error *
     return um_prefetch(ctx, &whole, 1, device, consumer, err);
 }
 
+bool um_block_was_handed_out(const um_block *block) { return atomic_load_explicit(&block->prepared, memory_order_acquire); }
+
 /* From now on work on the block may be unseen. */
 static void mark_exported(um_block *block) {
     pthread_mutex_lock(&block->ctx->lock);

@@ -63,6 +63,8 @@ void um_work_abandon(um_stream *stream);
  * default stream must be waited for (*wait). Marks the block as handed out. At the first hand-out of a large host-resident
  * block without a home it is prefetched and accessed-by is dropped (this can block for milliseconds). */
 UM_MUST_CHECK um_status um_device_export(um_block *block, um_stream *consumer, um_wait *wait, um_error *err);
+/* Whether the first hand-out, the one that can block for milliseconds, has been made. */
+bool um_block_was_handed_out(const um_block *block);
 /* Marks the block as one that another GPU library may use, where it has the block already or is more likely a host library (NumPy takes
  * managed memory, too): moves nothing and orders nothing. The first um_device_export after it still is the first hand-out. */
 UM_MUST_CHECK um_status um_device_mark(um_block *block, um_error *err);

@@ -5,86 +5,6 @@
 
 #include "core/um_transfer.h" /* UM_MAX_NDIM */
 
-/* --- formats ----------------------------------------------------------------------------------------------------------------- */
-
-/* Format of native simple dtypes; NULL for others, which NumPy describes. */
-static const char *simple_format(int type_num) {
-    static const char *const formats[NPY_NTYPES_LEGACY] = {
-        [NPY_BOOL] = "?",     [NPY_BYTE] = "b",        [NPY_UBYTE] = "B",    [NPY_SHORT] = "h",      [NPY_USHORT] = "H",
-        [NPY_INT] = "i",      [NPY_UINT] = "I",        [NPY_LONG] = "l",     [NPY_ULONG] = "L",      [NPY_LONGLONG] = "q",
-        [NPY_ULONGLONG] = "Q", [NPY_HALF] = "e",       [NPY_FLOAT] = "f",    [NPY_DOUBLE] = "d",     [NPY_LONGDOUBLE] = "g",
-        [NPY_CFLOAT] = "Zf",  [NPY_CDOUBLE] = "Zd",    [NPY_CLONGDOUBLE] = "Zg",
-    };
-    return type_num >= 0 && type_num < NPY_NTYPES_LEGACY ? formats[type_num] : NULL;
-}
-
-/* NumPy's own reader of formats makes a dtype without fields of raw bytes, and copies of it without contents; a string of no width becomes one
- * of width 1. It then asks for __array_interface__, which says both right. */
-static int refuse_unreadable(const um_ndarray *array) {
-    PyArray_Descr *descr = array->descr;
-    bool raw = descr->type_num == NPY_VOID && !PyDataType_HASFIELDS(descr);
-    if (raw || (PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num))) {
-        PyErr_Format(PyExc_BufferError, "%R has no buffer format that is read as the same dtype: use a.view('u1') or a.numpy()", descr);
-        return -1;
-    }
-    return 0;
-}
-
-/* Bytes behind the last field of a record, which NumPy's formats leave out; -1 with an exception set. */
-static npy_intp trailing_bytes(PyArray_Descr *descr) {
-    npy_intp end = 0;
-    PyObject *fields = PyDataType_FIELDS(descr);
-    PyObject *name;
-    PyObject *field;
-    Py_ssize_t position = 0;
-    while (fields != NULL && PyDict_Next(fields, &position, &name, &field)) {
-        npy_intp offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(field, 1));
-        if (offset == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        npy_intp field_end = offset + PyDataType_ELSIZE((PyArray_Descr *)PyTuple_GET_ITEM(field, 0));
-        end = field_end > end ? field_end : end;
-    }
-    return PyDataType_ELSIZE(descr) - end;
-}
-
-/* NumPy's format, from PyMem, with the padding at the end of a record written out; NULL with an exception set. */
-static char *complete_format(PyArray_Descr *descr, const char *numpy_format) {
-    npy_intp missing = PyDataType_HASFIELDS(descr) ? trailing_bytes(descr) : 0;
-    if (missing < 0) {
-        return NULL;
-    }
-    size_t length = strlen(numpy_format);
-    size_t size = length + 32;
-    char *format = PyMem_Malloc(size);
-    if (format == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    if (missing > 0 && length > 0 && numpy_format[length - 1] == '}') {
-        PyOS_snprintf(format, size, "%.*s%zdx}", (int)(length - 1), numpy_format, missing);
-    } else {
-        memcpy(format, numpy_format, length + 1);
-    }
-    return format;
-}
-
-/* The format of a dtype that is not a simple one, from PyMem; NULL with an exception set, NumPy's for a dtype that has none. */
-static char *describe_format(um_ndarray *array) {
-    PyArrayObject *numpy = refuse_unreadable(array) < 0 ? NULL : um_ndarray_borrow_numpy(array);
-    if (numpy == NULL) {
-        return NULL;
-    }
-    Py_buffer view;
-    char *format = NULL;
-    if (PyObject_GetBuffer((PyObject *)numpy, &view, PyBUF_RECORDS_RO) == 0) {
-        format = complete_format(array->descr, view.format);
-        PyBuffer_Release(&view);
-    }
-    Py_DECREF(numpy);
-    return format;
-}
-
 /* --- exports ------------------------------------------------------------------------------------------------------------------ */
 
 /* What Py_buffer.internal points to: how the view is counted, and what the array itself has no place for. */
@@ -155,7 +75,7 @@ static bool needs_packed_strides(const um_ndarray *array, int flags, npy_intp *p
         int axis = fortran ? i : array->ndim - 1 - i;
         packed[axis] = step;
         differ = differ || array->strides[axis] != step;
-        step *= array->shape[axis] != 0 ? array->shape[axis] : 1;
+        step *= array->shape[axis];
     }
     return differ;
 }
@@ -168,8 +88,7 @@ static buffer_export *make_export(um_ndarray *array, int flags, const char **for
     bool own_format = false;
     *format = NULL;
     if (asks(flags, PyBUF_FORMAT)) {
-        bool native = PyArray_ISNBO(array->descr->byteorder) && um_ndarray_is_aligned(array);
-        *format = native ? simple_format(array->descr->type_num) : NULL;
+        *format = um_ndarray_simple_format(array);
         own_format = *format == NULL;
     }
     *strides = array->strides;
@@ -184,7 +103,7 @@ static buffer_export *make_export(um_ndarray *array, int flags, const char **for
     }
     *export = (buffer_export){.counted = counted, .writable = array->writeable};
     if (own_format) {
-        export->format = describe_format(array);
+        export->format = um_ndarray_format(array);
         if (export->format == NULL) {
             free_export(export);
             return NULL;

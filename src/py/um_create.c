@@ -154,6 +154,26 @@ static PyObject *core_zeros(PyObject *module, PyObject *const *args, Py_ssize_t 
     return (PyObject *)array;
 }
 
+PyDoc_STRVAR(as_owner_doc, "_as_owner($module, view, /)\n"
+                           "--\n"
+                           "\n"
+                           "The same array with no base: for a new array that was made through a view, and that nobody else has.");
+
+static PyObject *core_as_owner(PyObject *module, PyObject *object) {
+    um_state *state = um_state_of_module(module);
+    if (!um_ndarray_check(state, object)) {
+        return PyErr_Format(PyExc_TypeError, "view must be a umem.ndarray, not '%.100s'", Py_TYPE(object)->tp_name);
+    }
+    um_ndarray *view = (um_ndarray *)object;
+    Py_INCREF(view->descr);
+    um_ndarray *owner = um_ndarray_new(state, um_block_ref(view->block), view->data, view->descr, view->ndim, view->shape, view->strides,
+                                       view->writeable, NULL);
+    if (owner != NULL) {
+        owner->owns_data = true;
+    }
+    return (PyObject *)owner;
+}
+
 #define PARAMETERS_DOC                                                                                            \
     "shape   a length, or a tuple of them\n"                                                                      \
     "dtype   any NumPy dtype without Python objects; None is float64\n"                                           \
@@ -177,6 +197,7 @@ PyDoc_STRVAR(zeros_doc, "zeros($module, /, shape, dtype=None, order='C', *, devi
 static PyMethodDef create_methods[] = {
     {"empty", UM_METHOD(core_empty), METH_FASTCALL | METH_KEYWORDS, empty_doc},
     {"zeros", UM_METHOD(core_zeros), METH_FASTCALL | METH_KEYWORDS, zeros_doc},
+    {"_as_owner", core_as_owner, METH_O, as_owner_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -56,7 +56,7 @@ static bool is_fnc(const um_ndarray *array) {
 }
 
 static bool owns_data(const um_ndarray *array) {
-    return array->base == NULL && um_block_is_owned(array->block);
+    return array->owns_data;
 }
 
 static bool is_writeable(const um_ndarray *array) {
@@ -144,15 +144,12 @@ static PyObject *get_num(PyObject *self, void *closure) {
                            (is_writeable(array) ? NPY_ARRAY_WRITEABLE : 0));
 }
 
-/* Whether an array that was made read-only may be written again: its memory is umem's own, or the array it is a view of is writeable. */
+/* Whether an array that was made read-only may be written again: it came writeable, or the array it is a view of is. */
 static bool may_be_writeable(const um_ndarray *array) {
-    if (array->writeable) {
-        return true;
+    if (array->base != NULL && Py_IS_TYPE(array->base, Py_TYPE((PyObject *)array))) {
+        return array->writeable || ((um_ndarray *)array->base)->writeable;
     }
-    if (array->base == NULL) {
-        return um_block_is_owned(array->block);
-    }
-    return Py_IS_TYPE(array->base, Py_TYPE((PyObject *)array)) && ((um_ndarray *)array->base)->writeable;
+    return array->may_write;
 }
 
 static int set_writeable(PyObject *self, PyObject *value, void *closure) {
@@ -171,6 +168,7 @@ static int set_writeable(PyObject *self, PyObject *value, void *closure) {
         return -1;
     }
     array->writeable = writeable != 0;
+    Py_CLEAR(array->cuda_interface); /* it says so too */
     return 0;
 }
 

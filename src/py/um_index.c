@@ -161,10 +161,10 @@ static int convert_part(um_state *state, PyObject *part, PyObject **out, bool *b
         if (*out != NULL) {
             return 0;
         }
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return -1;
         }
-        PyErr_Clear(); /* an array of another library, say */
+        PyErr_Clear(); /* as in NumPy: an array of another library, say */
     }
     *basic = false;
     *out = Py_NewRef(part);

@@ -104,36 +104,26 @@ PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure) {
 
 /* Rule 4: a consumer may honour the `stream` entry or, as PyTorch does, ignore it and use the legacy default stream. With an explicit
  * stream both must see finished work: the stream waits for the others, and the host for work that the legacy stream does not follow.
- * *stream is the entry's value. -1 with an exception set. */
-static int export_to_device(um_state *state, um_ndarray *array, PyObject **stream) {
-    um_stream *given = NULL;
+ * `given` is NULL without an explicit stream. -1 with an exception set. */
+static int export_to_device(um_state *state, um_block *block, um_stream *given) {
     um_error err;
     um_wait wait = UM_WAIT_NONE;
-    int is_explicit = um_explicit_stream(state, &given);
-    if (is_explicit < 0) {
-        return -1;
-    }
     um_status status = UM_OK;
-    um_stream_handle handle = UM_STREAM_LEGACY;
-    Py_BEGIN_ALLOW_THREADS /* the first hand-out of a large block prefetches it */
-    if (is_explicit) {
-        handle = um_stream_get_handle(given);
-        status = um_device_export(array->block, given, &wait, &err);
-        um_stream_unref(given);
+    PyThreadState *unlocked = um_block_was_handed_out(block) ? NULL : PyEval_SaveThread(); /* the first hand-out may prefetch */
+    if (given != NULL) {
+        status = um_device_export(block, given, &wait, &err);
     }
     if (status == UM_OK) {
-        status = um_device_export(array->block, NULL, &wait, &err);
+        status = um_device_export(block, NULL, &wait, &err);
     }
-    Py_END_ALLOW_THREADS
+    if (unlocked != NULL) {
+        PyEval_RestoreThread(unlocked);
+    }
     if (status != UM_OK) {
         um_raise(state, &err);
         return -1;
     }
-    if (um_finish_wait(state, &wait) < 0) {
-        return -1;
-    }
-    *stream = PyLong_FromSize_t(handle != 0 ? (size_t)handle : STREAM_LEGACY);
-    return *stream != NULL ? 0 : -1;
+    return um_finish_wait(state, &wait);
 }
 
 static int refuse_negative_strides(const um_ndarray *array, bool empty) {
@@ -148,15 +138,30 @@ static int refuse_negative_strides(const um_ndarray *array, bool empty) {
     return 0;
 }
 
-static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, PyObject *stream, PyObject *dict) {
+static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, PyObject *dict) {
     const um_names *names = &state->names;
     if (put(dict, names->shape, tuple_of(array->ndim, array->shape)) < 0 || put(dict, names->typestr, typestr_of(state, array)) < 0 ||
         put(dict, names->data, data_pair(array, empty ? NULL : array->data)) < 0 ||
         put(dict, names->strides, strides_or_none(array)) < 0 || put(dict, names->version, PyLong_FromLong(3)) < 0 ||
-        PyDict_SetItem(dict, names->stream, stream) < 0) {
+        put(dict, names->stream, PyLong_FromLong(STREAM_LEGACY)) < 0) {
         return -1;
     }
     return PyDataType_HASFIELDS(array->descr) ? put(dict, names->descr, descr_of(state, array)) : 0;
+}
+
+/* Makes array->cuda_interface, which all later reads copy: nothing in it changes but the stream. -1 with an exception set. */
+static int make_cuda_interface(um_state *state, um_ndarray *array) {
+    bool empty = um_ndarray_nbytes(array) == 0;
+    if (refuse_negative_strides(array, empty) < 0) {
+        return -1;
+    }
+    PyObject *dict = PyDict_New();
+    if (dict == NULL || fill_cuda_interface(state, array, empty, dict) < 0) {
+        Py_XDECREF(dict);
+        return -1;
+    }
+    Py_XSETREF(array->cuda_interface, dict);
+    return 0;
 }
 
 PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure) {
@@ -172,18 +177,18 @@ PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure) {
     if (um_context_check(context, &err) != UM_OK) {
         return um_raise(state, &err);
     }
-    bool empty = um_ndarray_nbytes(array) == 0;
-    if (refuse_negative_strides(array, empty) < 0) {
+    if (array->cuda_interface == NULL && make_cuda_interface(state, array) < 0) {
         return NULL;
     }
-    PyObject *stream;
-    if (export_to_device(state, array, &stream) < 0) {
+    um_stream *given = NULL;
+    if (um_explicit_stream(state, &given) < 0) {
         return NULL;
     }
-    PyObject *dict = PyDict_New();
-    if (dict != NULL && fill_cuda_interface(state, array, empty, stream, dict) < 0) {
+    PyObject *dict = export_to_device(state, array->block, given) < 0 ? NULL : PyDict_Copy(array->cuda_interface);
+    if (dict != NULL && given != NULL && um_stream_get_handle(given) != 0 &&
+        put(dict, state->names.stream, PyLong_FromSize_t((size_t)um_stream_get_handle(given))) < 0) {
         Py_CLEAR(dict);
     }
-    Py_DECREF(stream);
+    um_stream_unref(given);
     return dict;
 }

@@ -49,6 +49,9 @@ um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray
     array->base = Py_XNewRef(base);
     array->weakrefs = NULL;
     array->writeable = writeable;
+    array->may_write = writeable;
+    array->owns_data = false;
+    array->cuda_interface = NULL;
     if (make_room(array, ndim) < 0) {
         array->shape = array->inline_dims;
         Py_DECREF(array);
@@ -199,7 +202,11 @@ um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, co
         um_raise(state, &err);
         return NULL;
     }
-    return um_ndarray_new(state, block, um_block_ptr(block), plan.descr, plan.ndim, plan.shape, plan.strides, true, NULL);
+    um_ndarray *array = um_ndarray_new(state, block, um_block_ptr(block), plan.descr, plan.ndim, plan.shape, plan.strides, true, NULL);
+    if (array != NULL) {
+        array->owns_data = true;
+    }
+    return array;
 }
 
 static PyObject *ndarray_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -244,6 +251,7 @@ static void ndarray_dealloc(PyObject *self) {
         PyObject_ClearWeakRefs(self);
     }
     release_block(array);
+    Py_XDECREF(array->cuda_interface);
     Py_XDECREF(array->base);
     Py_DECREF(array->descr);
     if (array->shape != array->inline_dims) {
@@ -426,6 +434,7 @@ static PyGetSetDef ndarray_getset[] = {
     {"home", um_ndarray_get_home, um_ndarray_set_home,
      "Where the array's pages prefer to live: 'cpu', 'cuda:0', 'numa:0', or None for no preference.", NULL},
     {"__array_interface__", um_ndarray_get_array_interface, NULL, "NumPy's array interface, version 3.", NULL},
+    {"__array_struct__", um_ndarray_get_array_struct, NULL, "NumPy's array interface as a C structure.", NULL},
     {"__cuda_array_interface__", um_ndarray_get_cuda_array_interface, NULL, "CUDA array interface, version 3.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

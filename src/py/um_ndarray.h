@@ -15,8 +15,11 @@ typedef struct um_ndarray {
     PyArray_Descr *descr; /* owned */
     PyObject *base;       /* owned: the array this is a view of, or the foreign owner, or NULL */
     PyObject *weakrefs;
+    PyObject *cuda_interface; /* owned: __cuda_array_interface__ as first handed out, to be copied; NULL before */
     int ndim;
     bool writeable;
+    bool owns_data; /* the block was made for this array */
+    bool may_write; /* what writeable was at first: the memory may be written, whatever the array says now */
     npy_intp *shape;      /* ndim entries; points into inline_dims or to one PyMem block with strides behind it */
     npy_intp *strides;    /* bytes */
     npy_intp inline_dims[2 * UM_INLINE_NDIM];
@@ -102,6 +105,13 @@ PyObject *um_ndarray_complex(PyObject *self, PyObject *unused);
 int um_flags_add(PyObject *module, um_state *state);
 PyObject *um_ndarray_get_flags(PyObject *self, void *closure);
 
+/* --- um_format.c: how the buffer protocol names dtypes ---------------------------------------------------------------------- */
+
+/* Format of aligned native numbers; NULL for other dtypes. */
+const char *um_ndarray_simple_format(const um_ndarray *array);
+/* Format of any dtype that has one, to be freed with PyMem_Free; NULL with an exception set. */
+char *um_ndarray_format(um_ndarray *array);
+
 /* --- um_index.c ------------------------------------------------------------------------------------------------------------ */
 
 PyObject *um_ndarray_subscript(PyObject *self, PyObject *key);
@@ -115,6 +125,7 @@ void um_ndarray_releasebuffer(PyObject *self, Py_buffer *view);                /
 PyObject *um_ndarray_item_scalar(um_state *state, um_ndarray *array);          /* um_scalar.c: 0-d → NumPy scalar, reading only its bytes */
 PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure);       /* um_interface.c */
 PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure);  /* um_interface.c */
+PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure);          /* um_array_struct.c */
 PyObject *um_ndarray_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames); /* um_dlpack_export.c */
 PyObject *um_ndarray_dlpack_device(PyObject *self, PyObject *unused);          /* um_dlpack_export.c */
 PyObject *um_ndarray_on(PyObject *self, PyObject *where);                      /* um_exporter.c */

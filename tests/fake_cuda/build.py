@@ -232,7 +232,8 @@ def main() -> int:
             return compare(options.out, options.compare)
         if options.test:
             programs = build_tests(options.out, sanitize=options.sanitize, werror=options.werror)
-            return int(any([subprocess.run([str(p)], check=False).returncode for p in programs]))
+            codes = [subprocess.run([str(p)], check=False).returncode for p in programs]
+            return int(any(codes))
         print(
             build(
                 options.out,

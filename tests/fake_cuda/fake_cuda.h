@@ -136,7 +136,7 @@ FAKECU_API int fakecu_context_depth(void);
  * full. */
 FAKECU_API void *fakecu_device_alloc(size_t size, int device);
 FAKECU_API void fakecu_device_free(void *ptr);
-/* Reads and writes the bytes of any driver memory at once, whatever is queued, and moves no
+/* Reads and writes the bytes of any driver memory at once, as the devices see them, whatever is queued, and moves no
  * page. */
 FAKECU_API void fakecu_peek(void *dst, const void *src, size_t size);
 FAKECU_API void fakecu_poke(void *dst, const void *src, size_t size);

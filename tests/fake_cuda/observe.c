@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,7 +141,8 @@ static void ask_without_context(void) {
 static void ask_about_pointer(const char *name, CUdeviceptr ptr, const void *base) {
     unsigned managed_flag = 7, type = 7, mapped = 7;
     int ordinal = 7;
-    void *start = NULL, *host = NULL;
+    void *const unwritten = (void *)7;
+    void *start = unwritten, *host = unwritten;
     size_t size = 7;
     CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED,   CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                     CU_POINTER_ATTRIBUTE_MAPPED,       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -150,7 +152,10 @@ static void ask_about_pointer(const char *name, CUdeviceptr ptr, const void *bas
     const CUresult result = cu.pointer_get_attributes(7, wanted, data, ptr);
     printf("%s pointer: %d, managed %u, type %u, mapped %u, device %d, host %s, start %s, size %zu\n", name,
            (int)result, managed_flag, type, mapped, ordinal, host == (void *)ptr ? "same" : "other",
-           start == base ? "base" : "other", size);
+           start == unwritten ? "unwritten"
+           : start == base    ? "base"
+                              : "other",
+           size);
 }
 
 static void ask_about_memory(void) {
@@ -342,6 +347,34 @@ static void ask_where_pages_go(void) {
     free(b);
 }
 
+/* Whether what a kernel wrote to discarded memory of the GPU is there afterwards. */
+static void ask_about_writes_after_a_discard(const char *name, bool advised, bool prefetched, bool by_prefetch) {
+    const size_t size = 4 * MIB;
+    char *a = managed(size);
+    CUstream stream = NULL;
+    CUdeviceptr ptrs[] = {(CUdeviceptr)a};
+    size_t sizes[] = {size};
+    MUST(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+    memset(a, 1, size);
+    if (advised) {
+        advise(a, size, CU_MEM_ADVISE_SET_ACCESSED_BY, GPU);
+    }
+    prefetch(a, size, GPU);
+    MUST(cu.mem_discard_batch(ptrs, sizes, 1, 0, stream));
+    MUST(cu.stream_synchronize(stream));
+    if (prefetched) {
+        prefetch(a, size, GPU);
+    }
+    fill(a, 2, size, NULL);
+    MUST(cu.ctx_synchronize());
+    if (by_prefetch) {
+        prefetch(a, size, HOST);
+    }
+    printf("written after a discard, %s: first byte kept %d, last byte kept %d\n", name, a[0] == 2, a[size - 1] == 2);
+    MUST(cu.stream_destroy(stream));
+    MUST(cu.mem_free((CUdeviceptr)a));
+}
+
 static void ask_about_streams(void) {
     CUstream blocking = NULL, other = NULL;
     CUevent event = NULL;
@@ -428,6 +461,12 @@ int main(int argc, char **argv) {
     ask_about_memory();
     ask_about_arguments();
     ask_where_pages_go();
+    if (cu.mem_discard_batch != NULL) {
+        ask_about_writes_after_a_discard("plain", false, false, false);
+        ask_about_writes_after_a_discard("accessed-by, host touches", true, false, false);
+        ask_about_writes_after_a_discard("accessed-by, prefetched to the host", true, false, true);
+        ask_about_writes_after_a_discard("accessed-by, prefetched before", true, true, false);
+    }
     ask_about_streams();
     ask_in_a_child();
     MUST(cu.library_unload(kernels));

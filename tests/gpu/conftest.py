@@ -1,7 +1,6 @@
 """GPU tests: the contract on a real device, with the other libraries that are there.
 
-`make gpu` runs this folder and the whole contract suite with UMEM_TEST_BACKENDS=cuda. With UMEM_RESULTS_DIR set, the outcome is written
-there as JSON: hardware, driver, versions, date, commit, and one line a test.
+`make gpu` runs this folder and the whole contract suite with UMEM_TEST_BACKENDS=cuda, and writes the outcome to benchmarks/results.
 """
 
 from __future__ import annotations

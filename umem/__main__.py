@@ -13,18 +13,8 @@ usage: python -m umem info [--json]   what umem found on this machine
 def main(arguments: list[str]) -> int:
     """Returns the exit status."""
     match arguments:
-        case ["info"]:
-            from umem import _info
-
-            print(_info.report())
-            return 0
-        case ["info", "--json"]:
-            import json
-
-            import umem
-
-            print(json.dumps(umem.info(), indent=2))
-            return 0
+        case ["info"] | ["info", "--json"]:
+            return _info(as_json="--json" in arguments)
         case ["demo"]:
             from umem import _demo
 
@@ -35,6 +25,24 @@ def main(arguments: list[str]) -> int:
         case _:
             print(_USAGE, end="", file=sys.stderr)
             return 2
+
+
+def _info(as_json: bool) -> int:
+    import json
+
+    import umem
+    from umem._info import report
+
+    try:
+        info = umem.info()
+    except (
+        RuntimeError,
+        ValueError,
+    ) as error:  # no usable driver, or a setting that makes no sense
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(info, indent=2) if as_json else report(info))
+    return 0
 
 
 if __name__ == "__main__":

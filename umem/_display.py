@@ -10,28 +10,14 @@ those in trailing corners from the end, so both address the corners as they woul
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from umem import _core
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from umem import _core
-
-    class Readable(Protocol):
-        """What this file needs of an array, so that it can be tested without one."""
-
-        @property
-        def shape(self) -> tuple[int, ...]: ...
-        @property
-        def ndim(self) -> int: ...
-        @property
-        def size(self) -> int: ...
-        @property
-        def dtype(self) -> np.dtype[Any]: ...
-        def __getitem__(self, key: tuple[slice, ...], /) -> Any: ...
-        def read(self) -> np.ndarray[Any, Any]: ...
 
 
 class _Shown(np.ndarray[Any, Any]):
@@ -42,6 +28,7 @@ class _Corners(_Shown):
     """Corners of an array that claim to be all of it."""
 
     whole: tuple[int, ...]
+    elements: int
 
     @property  # type: ignore[misc]
     def shape(self) -> tuple[int, ...]:
@@ -49,7 +36,7 @@ class _Corners(_Shown):
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.whole, dtype=object))
+        return self.elements
 
 
 # repr() begins with the name of the class.
@@ -57,17 +44,16 @@ _Shown.__name__ = _Corners.__name__ = "umem.array"
 
 
 def shown(
-    array: Readable, threshold: int | None = None, edgeitems: int | None = None
+    array: _core.ndarray, threshold: int | None = None, edgeitems: int | None = None
 ) -> np.ndarray[Any, Any]:
     """An ndarray that NumPy prints as it would print all of `array`, holding only what it needs.
 
     threshold and edgeitems: as np.array2string gets them; None means NumPy's print options.
     """
-    options = _print_options()
-    if threshold is None:
-        threshold = options["threshold"]
-    if edgeitems is None:
-        edgeitems = options["edgeitems"]
+    if threshold is None or edgeitems is None:
+        options = _print_options()
+        threshold = options["threshold"] if threshold is None else threshold
+        edgeitems = options["edgeitems"] if edgeitems is None else edgeitems
     # With no edge items NumPy formats by looking at all elements, and then shows the last.
     if array.size <= threshold or edgeitems < 1:
         return array.read().view(_Shown)
@@ -77,9 +63,10 @@ def shown(
     ends = (slice(None, edgeitems), slice(-edgeitems, None))
     held = [2 * edgeitems if c else n for n, c in zip(array.shape, cut, strict=True)]
     corners = np.empty(held, array.dtype).view(_Corners)
-    for key in product(*(ends if c else (slice(None),) for c in cut)):
-        corners[key] = array[key].read()
-    corners.whole = array.shape
+    keys = list(product(*(ends if c else (slice(None),) for c in cut)))
+    for key, corner in zip(keys, _core.read_all([array[key] for key in keys]), strict=True):
+        corners[key] = corner
+    corners.whole, corners.elements = array.shape, array.size
     return corners
 
 
@@ -92,8 +79,11 @@ def _print_options() -> dict[str, Any]:
 
 def array_repr(self: _core.ndarray) -> str:
     """NumPy's repr for the same values, beginning with "umem.array("; reads only what it shows."""
-    override: Callable[[Any], str] | None = _print_options().get("override_repr")
-    return np.array_repr(shown(self)) if override is None else override(self)
+    options = _print_options()
+    override: Callable[[Any], str] | None = options.get("override_repr")
+    if override is not None:
+        return override(self)
+    return np.array_repr(shown(self, options["threshold"], options["edgeitems"]))
 
 
 def array_str(self: _core.ndarray) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from umem import _core
 from umem._residency import format_size
 
 # What a device can do, in the order of importance here: (key of devices(), what it means).
@@ -21,9 +20,8 @@ _CAPABILITIES = (
 )
 
 
-def report(info: dict[str, Any] | None = None) -> str:
+def report(facts: dict[str, Any]) -> str:
     """umem.info() as text for people."""
-    facts = _core.info() if info is None else info
     limit = facts["limit"]
     rows = [
         ("umem", facts["version"]),

@@ -82,6 +82,13 @@ def tolist(self: ndarray) -> Any:
     return self.read().tolist()
 
 
+def conj(self: ndarray, *args: Any, **kwargs: Any) -> Any:
+    """The complex conjugate; real arrays are returned as they are."""
+    if args or kwargs or self.dtype.kind == "c":
+        return np.conjugate(self, *args, **kwargs)
+    return self
+
+
 def flatten(self: ndarray, order: str = "C") -> ndarray:
     """A one-dimensional copy."""
     return copy(self.ravel(order))
@@ -158,9 +165,9 @@ def _from_numpy(name: str, get_host: Callable[[ndarray], Any] = _host.values) ->
 _mean_in_numpy = _from_numpy("mean")
 
 _READING = (
-    "all", "any", "argmax", "argmin", "argpartition", "argsort", "choose", "clip", "compress", "conj",
-    "conjugate", "cumprod", "cumsum", "dot", "max", "min", "nonzero", "prod", "repeat", "round",
-    "searchsorted", "std", "take", "trace", "var",
+    "all", "any", "argmax", "argmin", "argpartition", "argsort", "choose", "clip", "compress",
+    "cumprod", "cumsum", "dot", "max", "min", "nonzero", "prod", "repeat", "round", "searchsorted",
+    "std", "take", "trace", "var",
 )  # fmt: skip
 _IN_PLACE = ("partition", "put", "sort")
 _VIEWS = ("diagonal", "swapaxes")
@@ -272,6 +279,8 @@ def attach() -> None:
             "__format__": _display.array_format,
             "_repr_html_": _display.repr_html,
             "astype": astype,
+            "conj": conj,
+            "conjugate": conj,
             "copy": copy,
             "flatten": flatten,
             "imag": _part("imag"),

@@ -137,13 +137,12 @@ static um_status read_contiguous(const reader *with, const char *src, size_t siz
     return status;
 }
 
-/* Queues the copies of rows [first, first + count) of the region into staging memory, two axes per driver call where they allow it. */
-static um_status queue_rows(const reader *with, const region *from, size_t first, size_t count, um_error *err) {
+/* Queues the copies of rows [first, first + count) of the region to dst, in staging memory, two axes per driver call where they allow it. */
+static um_status queue_rows(const reader *with, const region *from, size_t first, size_t count, char *dst, um_error *err) {
     um_backend *backend = with->ctx->backend;
     int inner = from->ndim - 1;
     size_t inner_length = (size_t)from->shape[inner];
     size_t pitch = (size_t)from->strides[inner];
-    char *dst = with->staging;
     um_status status = UM_OK;
     for (size_t row = first; row < first + count && status == UM_OK;) {
         size_t rest = row / inner_length, start = row % inner_length;
@@ -184,7 +183,7 @@ static um_status read_region(const reader *with, const region *from, char *dst, 
     size_t at_once = STAGING / from->run;
     for (size_t first = 0; first < rows && status == UM_OK; first += at_once) {
         size_t count = rows - first < at_once ? rows - first : at_once;
-        status = queue_rows(with, from, first, count, err);
+        status = queue_rows(with, from, first, count, with->staging, err);
         um_error ignored;
         um_status finished = finish(with, status == UM_OK ? err : &ignored); /* nothing may be in flight when the lock goes */
         if (status == UM_OK) status = finished;
@@ -193,56 +192,113 @@ static um_status read_region(const reader *with, const region *from, char *dst, 
     return status;
 }
 
-static um_status read_from_device(um_block *block, const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize,
-                                  char *dst, um_error *err) {
-    um_context *ctx = block->ctx;
+/* Puts gathered bytes where the array's elements belong in dst; `direct` when they are in order already. */
+static void place(const char *gathered, const region *from, bool direct, int ndim, const um_read_part *part, size_t itemsize) {
+    if (direct) {
+        memcpy(part->dst, gathered, region_rows(from) * from->run);
+        return;
+    }
+    int64_t spread[UM_MAX_NDIM];
+    const char *start = spread_strides(gathered, from, ndim, part->strides, itemsize, spread);
+    gather_on_host(start, ndim, part->shape, spread, itemsize, part->dst);
+}
+
+/* Reads parts that fit into staging memory together: all copies are queued, then waited for once. */
+static um_status read_small_parts(const reader *with, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err) {
+    um_backend *backend = with->ctx->backend;
+    um_status status = UM_OK;
     region from;
-    bool direct = simplify(ptr, ndim, shape, strides, itemsize, &from);
-    size_t bytes = region_rows(&from) * from.run;
-    char *gathered = direct ? dst : malloc(bytes);
-    if (!gathered) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for a copy of %zu bytes", bytes);
-    reader with;
-    pthread_mutex_lock(&ctx->staging_lock);
-    um_status status = open_reader_locked(ctx, block->device, &with, err);
-    if (status == UM_OK) status = read_region(&with, &from, gathered, err);
-    pthread_mutex_unlock(&ctx->staging_lock);
-    if (!direct) {
-        int64_t spread[UM_MAX_NDIM];
-        const char *start = spread_strides(gathered, &from, ndim, strides, itemsize, spread);
-        if (status == UM_OK) gather_on_host(start, ndim, shape, spread, itemsize, dst);
-        free(gathered);
+    char *at = with->staging;
+    for (size_t i = 0; i < count && status == UM_OK; i++) {
+        (void)simplify(parts[i].ptr, ndim, parts[i].shape, parts[i].strides, itemsize, &from);
+        size_t rows = region_rows(&from);
+        status = from.ndim == 0 ? backend->ops->copy(backend, with->device, at, from.ptr, from.run, with->stream, err)
+                                : queue_rows(with, &from, 0, rows, at, err);
+        at += rows * from.run;
+    }
+    um_error ignored;
+    um_status finished = finish(with, status == UM_OK ? err : &ignored); /* nothing may be in flight when the lock goes */
+    if (status == UM_OK) status = finished;
+    at = with->staging;
+    for (size_t i = 0; i < count && status == UM_OK; i++) {
+        bool direct = simplify(parts[i].ptr, ndim, parts[i].shape, parts[i].strides, itemsize, &from);
+        place(at, &from, direct, ndim, &parts[i], itemsize);
+        at += region_rows(&from) * from.run;
     }
     return status;
 }
 
-/* First byte and number of bytes that the array touches. */
-static const char *extent(const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize, size_t *size) {
-    int64_t low = 0, high = 0;
-    for (int axis = 0; axis < ndim; axis++) {
-        int64_t reach = strides[axis] * (shape[axis] - 1);
-        if (reach < 0) low += reach;
-        else high += reach;
-    }
-    *size = (size_t)(high - low) + itemsize;
-    return ptr + low;
+static um_status read_large_part(const reader *with, const um_read_part *part, int ndim, size_t itemsize, um_error *err) {
+    region from;
+    bool direct = simplify(part->ptr, ndim, part->shape, part->strides, itemsize, &from);
+    if (direct) return read_region(with, &from, part->dst, err);
+    size_t bytes = region_rows(&from) * from.run;
+    char *gathered = malloc(bytes);
+    if (!gathered) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for a copy of %zu bytes", bytes);
+    um_status status = read_region(with, &from, gathered, err);
+    if (status == UM_OK) place(gathered, &from, false, ndim, part, itemsize);
+    free(gathered);
+    return status;
 }
 
-um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize, void *dst,
-                  um_error *err) {
-    for (int axis = 0; axis < ndim; axis++)
-        if (!shape[axis]) return um_context_check(block->ctx, err);
-    if (!itemsize) return um_context_check(block->ctx, err);
+static size_t part_bytes(const um_read_part *part, int ndim, size_t itemsize) {
+    size_t bytes = itemsize;
+    for (int axis = 0; axis < ndim; axis++) bytes *= (size_t)part->shape[axis];
+    return bytes;
+}
+
+static um_status read_from_device(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err) {
+    um_context *ctx = block->ctx;
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++) total += part_bytes(&parts[i], ndim, itemsize);
+    reader with;
+    pthread_mutex_lock(&ctx->staging_lock);
+    um_status status = open_reader_locked(ctx, block->device, &with, err);
+    if (total <= STAGING && status == UM_OK) {
+        status = read_small_parts(&with, parts, count, ndim, itemsize, err);
+    } else {
+        for (size_t i = 0; i < count && status == UM_OK; i++) status = read_large_part(&with, &parts[i], ndim, itemsize, err);
+    }
+    pthread_mutex_unlock(&ctx->staging_lock);
+    return status;
+}
+
+/* First byte and number of bytes that all parts together touch. */
+static const char *extent(const um_read_part *parts, size_t count, int ndim, size_t itemsize, size_t *size) {
+    const char *first = parts[0].ptr, *last = parts[0].ptr;
+    for (size_t i = 0; i < count; i++) {
+        const char *low = parts[i].ptr, *high = parts[i].ptr;
+        for (int axis = 0; axis < ndim; axis++) {
+            int64_t reach = parts[i].strides[axis] * (parts[i].shape[axis] - 1);
+            if (reach < 0) low += reach;
+            else high += reach;
+        }
+        if (low < first) first = low;
+        if (high > last) last = high;
+    }
+    *size = (size_t)(last - first) + itemsize;
+    return first;
+}
+
+um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err) {
+    if (!count || !itemsize || !part_bytes(&parts[0], ndim, itemsize)) return um_context_check(block->ctx, err);
     um_wait wait;
     um_status status = um_host_access(block, &wait, err);
     if (status == UM_OK) status = um_wait_run(&wait, err);
     if (status != UM_OK) return status;
     if (atomic_load_explicit(&block->gpu_touched, memory_order_acquire) && block->ctx->backend->concurrent) {
         size_t size;
-        const char *first = extent(ptr, ndim, shape, strides, itemsize, &size);
-        if (!um_host_resident(first, size)) return read_from_device(block, ptr, ndim, shape, strides, itemsize, dst, err);
+        const char *first = extent(parts, count, ndim, itemsize, &size);
+        if (!um_host_resident(first, size)) return read_from_device(block, parts, count, ndim, itemsize, err);
     }
-    gather_on_host(ptr, ndim, shape, strides, itemsize, dst);
+    for (size_t i = 0; i < count; i++) gather_on_host(parts[i].ptr, ndim, parts[i].shape, parts[i].strides, itemsize, parts[i].dst);
     return UM_OK;
+}
+
+um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize, void *dst,
+                  um_error *err) {
+    um_read_part part = {ptr, shape, strides, dst};
+    return um_read_parts(block, &part, 1, ndim, itemsize, err);
 }
 
 /* --- new memory ----------------------------------------------------------------------------------------------------- */

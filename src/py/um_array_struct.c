@@ -18,8 +18,10 @@ static void free_struct(PyObject *capsule) {
 
 static int interface_flags(const um_ndarray *array) {
     return NPY_ARR_HAS_DESCR | (um_ndarray_is_c_contiguous(array) ? NPY_ARRAY_C_CONTIGUOUS : 0) |
-           (um_ndarray_is_f_contiguous(array) ? NPY_ARRAY_F_CONTIGUOUS : 0) | (um_ndarray_is_aligned(array) ? NPY_ARRAY_ALIGNED : 0) |
-           (PyArray_ISNBO(array->descr->byteorder) ? NPY_ARRAY_NOTSWAPPED : 0) | (array->writeable ? NPY_ARRAY_WRITEABLE : 0);
+           (um_ndarray_is_f_contiguous(array) ? NPY_ARRAY_F_CONTIGUOUS : 0) |
+           (um_ndarray_is_aligned(array) ? NPY_ARRAY_ALIGNED : 0) |
+           (PyArray_ISNBO(array->descr->byteorder) ? NPY_ARRAY_NOTSWAPPED : 0) |
+           (array->writeable ? NPY_ARRAY_WRITEABLE : 0);
 }
 
 PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure) {

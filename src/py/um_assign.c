@@ -24,8 +24,8 @@ static bool has_movable_items(const um_ndarray *array) {
 
 /* Whether kernels may write the array. */
 static bool is_kernel_output(const um_ndarray *array) {
-    return um_context_is_cuda(um_block_context(array->block)) && um_ndarray_size(array) > 0 && has_movable_items(array) &&
-           !um_ndarray_repeats(array);
+    return um_context_is_cuda(um_block_context(array->block)) && um_ndarray_size(array) > 0 &&
+           has_movable_items(array) && !um_ndarray_repeats(array);
 }
 
 /* An output's shape and strides as kernels take them. */
@@ -54,8 +54,8 @@ static int fill_by_kernel(um_state *state, um_ndarray *array, const void *item) 
     um_error err;
     um_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = um_kernel_fill(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr), item, &out.operand,
-                            site.deferred, &wait, &err);
+    status = um_kernel_fill(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr),
+                            item, &out.operand, site.deferred, &wait, &err);
     Py_END_ALLOW_THREADS
     return um_launch_finish(state, &site, status, &wait, &err);
 }
@@ -76,7 +76,8 @@ int um_ndarray_assign_element(um_state *state, um_ndarray *array, PyObject *valu
     PyObject *given = value;
     if (um_ndarray_check(state, value)) { /* one element is read; NumPy refuses more without looking at them */
         um_ndarray *other = (um_ndarray *)value;
-        given = um_ndarray_size(other) == 1 ? um_ndarray_read(state, other) : (PyObject *)um_ndarray_borrow_numpy(other);
+        given =
+            um_ndarray_size(other) == 1 ? um_ndarray_read(state, other) : (PyObject *)um_ndarray_borrow_numpy(other);
         if (given == NULL) {
             return -1;
         }
@@ -111,7 +112,8 @@ static int assign_on_host(um_state *state, um_ndarray *array, PyObject *value) {
     PyArrayObject *host = um_ndarray_use_numpy(state, array);
     PyObject *given = NULL;
     if (host != NULL) {
-        given = um_ndarray_check(state, value) ? (PyObject *)um_ndarray_use_numpy(state, (um_ndarray *)value) : Py_NewRef(value);
+        given = um_ndarray_check(state, value) ? (PyObject *)um_ndarray_use_numpy(state, (um_ndarray *)value)
+                                               : Py_NewRef(value);
     }
     int result = given != NULL ? PyArray_CopyObject(host, given) : -1;
     Py_XDECREF(given);
@@ -138,7 +140,8 @@ static bool may_overlap(const um_ndarray *a, const um_ndarray *b) {
 
 /* array[...] = source by a kernel: 1 done, 0 kernels cannot do this, -1 exception. */
 static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source) {
-    if (!is_kernel_output(array) || !um_context_is_cuda(um_block_context(source->block)) || !has_movable_items(source)) {
+    if (!is_kernel_output(array) || !um_context_is_cuda(um_block_context(source->block)) ||
+        !has_movable_items(source)) {
         return 0;
     }
     bool same_type = PyArray_EquivTypes(array->descr, source->descr);
@@ -162,10 +165,11 @@ static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source
     um_status status;
     Py_BEGIN_ALLOW_THREADS
     if (same_type) {
-        status = um_kernel_copy(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr), &in, &out.operand,
-                                site.deferred, &wait, &err);
+        status = um_kernel_copy(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr),
+                                &in, &out.operand, site.deferred, &wait, &err);
     } else {
-        status = um_kernel_cast(site.ctx, site.stream, array->ndim, out.shape, &in, &out.operand, site.deferred, &wait, &err);
+        status = um_kernel_cast(site.ctx, site.stream, array->ndim, out.shape, &in, &out.operand, site.deferred, &wait,
+                                &err);
     }
     Py_END_ALLOW_THREADS
     return um_launch_finish(state, &site, status, &wait, &err) < 0 ? -1 : 1;
@@ -195,8 +199,8 @@ static int assign_array(um_state *state, um_ndarray *array, um_ndarray *source) 
 
 /* Whether NumPy takes the object for one element of any dtype. */
 static bool is_scalar(PyObject *value) {
-    return PyLong_Check(value) || PyFloat_Check(value) || PyComplex_Check(value) || PyUnicode_Check(value) || PyBytes_Check(value) ||
-           PyArray_CheckScalar(value);
+    return PyLong_Check(value) || PyFloat_Check(value) || PyComplex_Check(value) || PyUnicode_Check(value) ||
+           PyBytes_Check(value) || PyArray_CheckScalar(value);
 }
 
 int um_ndarray_assign(um_state *state, um_ndarray *array, PyObject *value) {
@@ -211,8 +215,8 @@ int um_ndarray_assign(um_state *state, um_ndarray *array, PyObject *value) {
 
 um_ndarray *um_ndarray_copy(um_state *state, um_ndarray *array, char order) {
     Py_INCREF(array->descr);
-    um_ndarray *copy = um_ndarray_empty(state, array->descr, array->ndim, array->shape, order, um_block_device(array->block),
-                                        (um_location){UM_LOCATION_NONE, 0});
+    um_ndarray *copy = um_ndarray_empty(state, array->descr, array->ndim, array->shape, order,
+                                        um_block_device(array->block), (um_location){UM_LOCATION_NONE, 0});
     if (copy != NULL && um_ndarray_assign(state, copy, (PyObject *)array) < 0) {
         Py_CLEAR(copy);
     }

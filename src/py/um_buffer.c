@@ -9,9 +9,9 @@
 
 /* What Py_buffer.internal points to: how the view is counted, and what the array itself has no place for. */
 typedef struct buffer_export {
-    bool counted;  /* as a live host view; false for one whose end cannot be seen */
+    bool counted; /* as a live host view; false for one whose end cannot be seen */
     bool writable;
-    char *format;  /* owned, or NULL */
+    char *format; /* owned, or NULL */
     npy_intp strides[];
 } buffer_export;
 
@@ -32,9 +32,7 @@ static void free_export(buffer_export *export) {
     }
 }
 
-static bool asks(int flags, int wanted) {
-    return (flags & wanted) == wanted;
-}
+static bool asks(int flags, int wanted) { return (flags & wanted) == wanted; }
 
 /* Whether the array is what the request needs: 0, or -1 with BufferError set. */
 static int check_request(const um_ndarray *array, int flags) {

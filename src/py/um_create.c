@@ -32,11 +32,12 @@ static PyObject **find_parameter(const um_state *state, creation *call, PyObject
     return NULL;
 }
 
-static int read_call(const um_state *state, const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                     creation *out) {
+static int read_call(const um_state *state, const char *function, PyObject *const *args, Py_ssize_t nargs,
+                     PyObject *kwnames, creation *out) {
     *out = (creation){NULL, NULL, NULL, NULL, NULL};
     if (nargs > 3) {
-        PyErr_Format(PyExc_TypeError, "%s() takes from 1 to 3 positional arguments but %zd were given", function, nargs);
+        PyErr_Format(PyExc_TypeError, "%s() takes from 1 to 3 positional arguments but %zd were given", function,
+                     nargs);
         return -1;
     }
     out->shape = nargs > 0 ? args[0] : NULL;
@@ -109,7 +110,8 @@ static PyArray_Descr *read_dtype(PyObject *object) {
     return PyArray_DescrConverter(object, &descr) == NPY_FAIL ? NULL : descr;
 }
 
-static um_ndarray *create(PyObject *module, const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+static um_ndarray *create(PyObject *module, const char *function, PyObject *const *args, Py_ssize_t nargs,
+                          PyObject *kwnames) {
     um_state *state = um_state_of_module(module);
     creation call;
     npy_intp shape[UM_MAX_NDIM];
@@ -154,10 +156,11 @@ static PyObject *core_zeros(PyObject *module, PyObject *const *args, Py_ssize_t 
     return (PyObject *)array;
 }
 
-PyDoc_STRVAR(as_owner_doc, "_as_owner($module, view, /)\n"
-                           "--\n"
-                           "\n"
-                           "The same array with no base: for a new array that was made through a view, and that nobody else has.");
+PyDoc_STRVAR(as_owner_doc,
+             "_as_owner($module, view, /)\n"
+             "--\n"
+             "\n"
+             "The same array with no base: for a new array that was made through a view, and that nobody else has.");
 
 static PyObject *core_as_owner(PyObject *module, PyObject *object) {
     um_state *state = um_state_of_module(module);
@@ -166,21 +169,21 @@ static PyObject *core_as_owner(PyObject *module, PyObject *object) {
     }
     um_ndarray *view = (um_ndarray *)object;
     Py_INCREF(view->descr);
-    um_ndarray *owner = um_ndarray_new(state, um_block_ref(view->block), view->data, view->descr, view->ndim, view->shape, view->strides,
-                                       view->writeable, NULL);
+    um_ndarray *owner = um_ndarray_new(state, um_block_ref(view->block), view->data, view->descr, view->ndim,
+                                       view->shape, view->strides, view->writeable, NULL);
     if (owner != NULL) {
         owner->owns_data = true;
     }
     return (PyObject *)owner;
 }
 
-#define PARAMETERS_DOC                                                                                            \
-    "shape   a length, or a tuple of them\n"                                                                      \
-    "dtype   any NumPy dtype without Python objects; None is float64\n"                                           \
-    "order   'C' or 'F', the order of the elements in memory\n"                                                   \
-    "device  the GPU the array belongs to: 'cuda', 'cuda:1', 1; None is the first one\n"                          \
-    "home    where its pages prefer to live: 'cpu', 'cuda:0', 'numa:0'; None is no preference\n"                  \
-    "\n"                                                                                                          \
+#define PARAMETERS_DOC                                                                                                 \
+    "shape   a length, or a tuple of them\n"                                                                           \
+    "dtype   any NumPy dtype without Python objects; None is float64\n"                                                \
+    "order   'C' or 'F', the order of the elements in memory\n"                                                        \
+    "device  the GPU the array belongs to: 'cuda', 'cuda:1', 1; None is the first one\n"                               \
+    "home    where its pages prefer to live: 'cpu', 'cuda:0', 'numa:0'; None is no preference\n"                       \
+    "\n"                                                                                                               \
     "Raises OutOfMemoryError when there is no room or a limit set with umem.set_limit forbids it."
 
 PyDoc_STRVAR(empty_doc, "empty($module, /, shape, dtype=None, order='C', *, device=None, home=None)\n"

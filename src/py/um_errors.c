@@ -8,16 +8,18 @@ PyDoc_STRVAR(cuda_error_doc, "A call of the CUDA driver failed.\n"
                              "code  CUresult, an int\n"
                              "name  the name of the code, such as 'CUDA_ERROR_INVALID_VALUE'\n"
                              "call  the driver's function that failed");
-PyDoc_STRVAR(out_of_memory_error_doc, "No room for an array.\n"
-                                      "\n"
-                                      "requested  bytes asked for\n"
-                                      "in_use     bytes that umem holds\n"
-                                      "limit      the limit in bytes that refused the request; None when the memory itself ran out\n"
-                                      "device     number of the GPU that the figures speak of; None for all together");
+PyDoc_STRVAR(out_of_memory_error_doc,
+             "No room for an array.\n"
+             "\n"
+             "requested  bytes asked for\n"
+             "in_use     bytes that umem holds\n"
+             "limit      the limit in bytes that refused the request; None when the memory itself ran out\n"
+             "device     number of the GPU that the figures speak of; None for all together");
 PyDoc_STRVAR(driver_not_found_error_doc, "There is no usable CUDA driver. The message says what was tried.");
 
 /* Creates `umem.<name>` with attributes (stolen; NULL for none) that instances not raised by umem fall back on. */
-static int add_exception(PyObject *module, const char *name, const char *doc, PyObject *base, PyObject *attributes, PyObject **out) {
+static int add_exception(PyObject *module, const char *name, const char *doc, PyObject *base, PyObject *attributes,
+                         PyObject **out) {
     char qualified[64];
     PyOS_snprintf(qualified, sizeof(qualified), "umem.%s", name);
     *out = PyErr_NewExceptionWithDoc(qualified, doc, base, attributes);
@@ -27,13 +29,15 @@ static int add_exception(PyObject *module, const char *name, const char *doc, Py
 
 int um_errors_add(PyObject *module, um_state *state) {
     PyObject *cuda_attributes = Py_BuildValue("{s:i,s:s,s:s}", "code", 0, "name", "", "call", "");
-    if (cuda_attributes == NULL ||
-        add_exception(module, "CudaError", cuda_error_doc, PyExc_RuntimeError, cuda_attributes, &state->cuda_error) < 0) {
+    if (cuda_attributes == NULL || add_exception(module, "CudaError", cuda_error_doc, PyExc_RuntimeError,
+                                                 cuda_attributes, &state->cuda_error) < 0) {
         return -1;
     }
-    PyObject *memory_attributes = Py_BuildValue("{s:i,s:i,s:O,s:O}", "requested", 0, "in_use", 0, "limit", Py_None, "device", Py_None);
-    if (memory_attributes == NULL || add_exception(module, "OutOfMemoryError", out_of_memory_error_doc, PyExc_MemoryError,
-                                                   memory_attributes, &state->out_of_memory_error) < 0) {
+    PyObject *memory_attributes =
+        Py_BuildValue("{s:i,s:i,s:O,s:O}", "requested", 0, "in_use", 0, "limit", Py_None, "device", Py_None);
+    if (memory_attributes == NULL ||
+        add_exception(module, "OutOfMemoryError", out_of_memory_error_doc, PyExc_MemoryError, memory_attributes,
+                      &state->out_of_memory_error) < 0) {
         return -1;
     }
     return add_exception(module, "DriverNotFoundError", driver_not_found_error_doc, PyExc_RuntimeError, NULL,
@@ -64,7 +68,8 @@ static PyObject *raise_with_attributes(PyObject *type, PyObject *message, PyObje
 }
 
 static PyObject *cuda_error_attributes(const um_error *err) {
-    return Py_BuildValue("{s:i,s:s,s:s}", "code", err->cuda_code, "name", err->name, "call", err->call != NULL ? err->call : "");
+    return Py_BuildValue("{s:i,s:s,s:s}", "code", err->cuda_code, "name", err->name, "call",
+                         err->call != NULL ? err->call : "");
 }
 
 static PyObject *out_of_memory_attributes(const um_error *err) {
@@ -75,29 +80,23 @@ static PyObject *out_of_memory_attributes(const um_error *err) {
         Py_XDECREF(device);
         return NULL;
     }
-    return Py_BuildValue("{s:n,s:n,s:N,s:N}", "requested", (Py_ssize_t)err->requested, "in_use", (Py_ssize_t)err->in_use, "limit", limit,
-                         "device", device);
+    return Py_BuildValue("{s:n,s:n,s:N,s:N}", "requested", (Py_ssize_t)err->requested, "in_use",
+                         (Py_ssize_t)err->in_use, "limit", limit, "device", device);
 }
 
 static PyObject *plain_type(const um_state *state, um_status status) {
     switch (status) {
-    case UM_ERR_VALUE:
-        return PyExc_ValueError;
-    case UM_ERR_TYPE:
-        return PyExc_TypeError;
-    case UM_ERR_BUFFER:
-        return PyExc_BufferError;
-    case UM_ERR_NO_DRIVER:
-        return state->driver_not_found_error;
+    case UM_ERR_VALUE: return PyExc_ValueError;
+    case UM_ERR_TYPE: return PyExc_TypeError;
+    case UM_ERR_BUFFER: return PyExc_BufferError;
+    case UM_ERR_NO_DRIVER: return state->driver_not_found_error;
     case UM_ERR_FORKED:
     case UM_ERR_BUSY:
-    case UM_ERR_UNSUPPORTED:
-        return PyExc_RuntimeError;
+    case UM_ERR_UNSUPPORTED: return PyExc_RuntimeError;
     case UM_OK:
     case UM_ERR_NO_MEMORY:
     case UM_ERR_OUT_OF_MEMORY:
-    case UM_ERR_CUDA:
-        break;
+    case UM_ERR_CUDA: break;
     }
     return PyExc_SystemError;
 }

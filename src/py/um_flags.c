@@ -2,8 +2,7 @@
 #include "py/um_ndarray.h"
 
 typedef struct flags_object {
-    PyObject_HEAD
-    um_ndarray *array; /* owned */
+    PyObject_HEAD um_ndarray *array; /* owned */
 } flags_object;
 
 PyObject *um_ndarray_get_flags(PyObject *self, void *closure) {
@@ -39,45 +38,25 @@ static void flags_dealloc(PyObject *self) {
 
 typedef bool (*flag_reader)(const um_ndarray *array);
 
-static bool is_c(const um_ndarray *array) {
-    return um_ndarray_is_c_contiguous(array);
-}
+static bool is_c(const um_ndarray *array) { return um_ndarray_is_c_contiguous(array); }
 
-static bool is_f(const um_ndarray *array) {
-    return um_ndarray_is_f_contiguous(array);
-}
+static bool is_f(const um_ndarray *array) { return um_ndarray_is_f_contiguous(array); }
 
-static bool is_forc(const um_ndarray *array) {
-    return is_c(array) || is_f(array);
-}
+static bool is_forc(const um_ndarray *array) { return is_c(array) || is_f(array); }
 
-static bool is_fnc(const um_ndarray *array) {
-    return is_f(array) && !is_c(array);
-}
+static bool is_fnc(const um_ndarray *array) { return is_f(array) && !is_c(array); }
 
-static bool owns_data(const um_ndarray *array) {
-    return array->owns_data;
-}
+static bool owns_data(const um_ndarray *array) { return array->owns_data; }
 
-static bool is_writeable(const um_ndarray *array) {
-    return array->writeable;
-}
+static bool is_writeable(const um_ndarray *array) { return array->writeable; }
 
-static bool is_aligned(const um_ndarray *array) {
-    return um_ndarray_is_aligned(array);
-}
+static bool is_aligned(const um_ndarray *array) { return um_ndarray_is_aligned(array); }
 
-static bool is_behaved(const um_ndarray *array) {
-    return array->writeable && is_aligned(array);
-}
+static bool is_behaved(const um_ndarray *array) { return array->writeable && is_aligned(array); }
 
-static bool is_carray(const um_ndarray *array) {
-    return is_c(array) && is_behaved(array);
-}
+static bool is_carray(const um_ndarray *array) { return is_c(array) && is_behaved(array); }
 
-static bool is_farray(const um_ndarray *array) {
-    return is_fnc(array) && is_behaved(array);
-}
+static bool is_farray(const um_ndarray *array) { return is_fnc(array) && is_behaved(array); }
 
 static bool never(const um_ndarray *array) {
     (void)array;
@@ -87,18 +66,18 @@ static bool never(const um_ndarray *array) {
 static int set_writeable(PyObject *self, PyObject *value, void *closure);
 
 /* attribute, how it is read, how it is set, the keys of `flags[...]` that NumPy has for it. The first six are printed, in this order. */
-#define EACH_FLAG(FLAG)                                                              \
-    FLAG(c_contiguous, is_c, NULL, "C_CONTIGUOUS", "C", "CONTIGUOUS")                \
-    FLAG(f_contiguous, is_f, NULL, "F_CONTIGUOUS", "F", "FORTRAN")                   \
-    FLAG(owndata, owns_data, NULL, "OWNDATA", "O", NULL)                             \
-    FLAG(writeable, is_writeable, set_writeable, "WRITEABLE", "W", NULL)             \
-    FLAG(aligned, is_aligned, NULL, "ALIGNED", "A", NULL)                            \
-    FLAG(writebackifcopy, never, NULL, "WRITEBACKIFCOPY", "X", NULL)                 \
-    FLAG(contiguous, is_c, NULL, NULL, NULL, NULL)                                   \
-    FLAG(fnc, is_fnc, NULL, "FNC", NULL, NULL)                                       \
-    FLAG(forc, is_forc, NULL, "FORC", NULL, NULL)                                    \
-    FLAG(behaved, is_behaved, NULL, "BEHAVED", "B", NULL)                            \
-    FLAG(carray, is_carray, NULL, "CARRAY", "CA", NULL)                              \
+#define EACH_FLAG(FLAG)                                                                                                \
+    FLAG(c_contiguous, is_c, NULL, "C_CONTIGUOUS", "C", "CONTIGUOUS")                                                  \
+    FLAG(f_contiguous, is_f, NULL, "F_CONTIGUOUS", "F", "FORTRAN")                                                     \
+    FLAG(owndata, owns_data, NULL, "OWNDATA", "O", NULL)                                                               \
+    FLAG(writeable, is_writeable, set_writeable, "WRITEABLE", "W", NULL)                                               \
+    FLAG(aligned, is_aligned, NULL, "ALIGNED", "A", NULL)                                                              \
+    FLAG(writebackifcopy, never, NULL, "WRITEBACKIFCOPY", "X", NULL)                                                   \
+    FLAG(contiguous, is_c, NULL, NULL, NULL, NULL)                                                                     \
+    FLAG(fnc, is_fnc, NULL, "FNC", NULL, NULL)                                                                         \
+    FLAG(forc, is_forc, NULL, "FORC", NULL, NULL)                                                                      \
+    FLAG(behaved, is_behaved, NULL, "BEHAVED", "B", NULL)                                                              \
+    FLAG(carray, is_carray, NULL, "CARRAY", "CA", NULL)                                                                \
     FLAG(farray, is_farray, NULL, "FARRAY", "FA", NULL)
 #define PRINTED_FLAGS 6
 
@@ -111,7 +90,7 @@ enum flag_number {
 #define FLAG_NUMBER(name, read, set, key1, key2, key3) FLAG_##name,
     EACH_FLAG(FLAG_NUMBER)
 #undef FLAG_NUMBER
-    FLAG_COUNT,
+        FLAG_COUNT,
 };
 
 static const flag all_flags[] = {
@@ -184,7 +163,8 @@ static PyObject *flags_subscript(PyObject *self, PyObject *key) {
 static int flags_ass_subscript(PyObject *self, PyObject *key, PyObject *value) {
     const flag *wanted = find_key(key);
     if (wanted == NULL || wanted->read != is_writeable) {
-        PyErr_SetString(PyExc_KeyError, wanted == NULL ? "Unknown flag" : "Only the WRITEABLE flag of a umem array can be set");
+        PyErr_SetString(PyExc_KeyError,
+                        wanted == NULL ? "Unknown flag" : "Only the WRITEABLE flag of a umem array can be set");
         return -1;
     }
     return set_writeable(self, value, NULL);
@@ -194,7 +174,8 @@ static PyObject *flags_repr(PyObject *self) {
     const um_ndarray *array = ((flags_object *)self)->array;
     PyObject *text = PyUnicode_FromString("");
     for (size_t i = 0; text != NULL && i < PRINTED_FLAGS; i++) {
-        PyObject *longer = PyUnicode_FromFormat("%U  %s : %s\n", text, all_flags[i].keys[0], all_flags[i].read(array) ? "True" : "False");
+        PyObject *longer = PyUnicode_FromFormat("%U  %s : %s\n", text, all_flags[i].keys[0],
+                                                all_flags[i].read(array) ? "True" : "False");
         Py_SETREF(text, longer);
     }
     return text;
@@ -206,7 +187,7 @@ static PyGetSetDef flags_getset[] = {
 #define FLAG_GETSET(name, read, set, key1, key2, key3) {#name, get_flag, set, NULL, (void *)&all_flags[FLAG_##name]},
     EACH_FLAG(FLAG_GETSET)
 #undef FLAG_GETSET
-    {"num", get_num, NULL, "The flags as NumPy's bit mask.", NULL},
+        {"num", get_num, NULL, "The flags as NumPy's bit mask.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -4,10 +4,10 @@
 #include <string.h>
 
 static const char *const number_formats[NPY_NTYPES_LEGACY] = {
-    [NPY_BOOL] = "?",      [NPY_BYTE] = "b",     [NPY_UBYTE] = "B",    [NPY_SHORT] = "h",       [NPY_USHORT] = "H", [NPY_INT] = "i",
-    [NPY_UINT] = "I",      [NPY_LONG] = "l",     [NPY_ULONG] = "L",    [NPY_LONGLONG] = "q",    [NPY_ULONGLONG] = "Q",
-    [NPY_HALF] = "e",      [NPY_FLOAT] = "f",    [NPY_DOUBLE] = "d",   [NPY_LONGDOUBLE] = "g",  [NPY_CFLOAT] = "Zf",
-    [NPY_CDOUBLE] = "Zd",  [NPY_CLONGDOUBLE] = "Zg",
+    [NPY_BOOL] = "?",      [NPY_BYTE] = "b",     [NPY_UBYTE] = "B",        [NPY_SHORT] = "h",  [NPY_USHORT] = "H",
+    [NPY_INT] = "i",       [NPY_UINT] = "I",     [NPY_LONG] = "l",         [NPY_ULONG] = "L",  [NPY_LONGLONG] = "q",
+    [NPY_ULONGLONG] = "Q", [NPY_HALF] = "e",     [NPY_FLOAT] = "f",        [NPY_DOUBLE] = "d", [NPY_LONGDOUBLE] = "g",
+    [NPY_CFLOAT] = "Zf",   [NPY_CDOUBLE] = "Zd", [NPY_CLONGDOUBLE] = "Zg",
 };
 
 static const char *number_format(const PyArray_Descr *descr) {
@@ -110,14 +110,10 @@ static PyObject *element_format(PyArray_Descr *descr) {
         return PyUnicode_FromFormat("%c%s", order, number);
     }
     switch (descr->type_num) {
-    case NPY_STRING:
-        return PyUnicode_FromFormat("%zds", size);
-    case NPY_UNICODE:
-        return PyUnicode_FromFormat("%c%zdw", order, size / 4);
-    case NPY_VOID:
-        return PyUnicode_FromFormat("%zdx", size);
-    default:
-        return PyErr_Format(PyExc_ValueError, "cannot include dtype %S in a buffer", descr);
+    case NPY_STRING: return PyUnicode_FromFormat("%zds", size);
+    case NPY_UNICODE: return PyUnicode_FromFormat("%c%zdw", order, size / 4);
+    case NPY_VOID: return PyUnicode_FromFormat("%zdx", size);
+    default: return PyErr_Format(PyExc_ValueError, "cannot include dtype %S in a buffer", descr);
     }
 }
 
@@ -129,7 +125,8 @@ static int refuse_unreadable(const um_ndarray *array) {
     PyArray_Descr *descr = array->descr;
     bool raw = descr->type_num == NPY_VOID && !PyDataType_HASFIELDS(descr);
     if (raw || (PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num))) {
-        PyErr_Format(PyExc_BufferError, "%R has no buffer format that is read as the same dtype: use a.view('u1') or a.numpy()", descr);
+        PyErr_Format(PyExc_BufferError,
+                     "%R has no buffer format that is read as the same dtype: use a.view('u1') or a.numpy()", descr);
         return -1;
     }
     return 0;

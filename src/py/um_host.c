@@ -110,8 +110,8 @@ PyArrayObject *um_ndarray_use_numpy(um_state *state, um_ndarray *array) {
 /* um_read of a block on the GPU may wait for the GPU. On the host it is a copy, for which the GIL is given up only when it is long. */
 #define LONG_COPY ((size_t)1 << 18) /* bytes */
 
-static int read_into(um_state *state, um_ndarray *array, const char *data, int ndim, const npy_intp *shape, const npy_intp *strides,
-                     size_t itemsize, size_t nbytes, void *out) {
+static int read_into(um_state *state, um_ndarray *array, const char *data, int ndim, const npy_intp *shape,
+                     const npy_intp *strides, size_t itemsize, size_t nbytes, void *out) {
     if (nbytes == 0) {
         return 0;
     }
@@ -155,8 +155,8 @@ PyObject *um_ndarray_read(um_state *state, um_ndarray *array) {
     if (copy == NULL) {
         return NULL;
     }
-    if (read_into(state, array, array->data, array->ndim, array->shape, array->strides, (size_t)itemsize, (size_t)nbytes,
-                  PyArray_DATA((PyArrayObject *)copy)) < 0) {
+    if (read_into(state, array, array->data, array->ndim, array->shape, array->strides, (size_t)itemsize,
+                  (size_t)nbytes, PyArray_DATA((PyArrayObject *)copy)) < 0) {
         Py_DECREF(copy);
         return NULL;
     }
@@ -170,12 +170,8 @@ um_ndarray *um_ndarray_from_view(um_state *state, um_ndarray *parent, PyArrayObj
     if (um_check_dtype(descr) < 0) {
         return NULL;
     }
-    /* The base of a view of a view is the array that both are views of. */
-    PyObject *base = (PyObject *)parent;
-    if (parent->base != NULL && um_ndarray_check(state, parent->base)) {
-        base = parent->base;
-    }
     Py_INCREF(descr);
-    return um_ndarray_new(state, um_block_ref(parent->block), PyArray_BYTES(view), descr, PyArray_NDIM(view), PyArray_DIMS(view),
-                          PyArray_STRIDES(view), parent->writeable && PyArray_ISWRITEABLE(view), base);
+    return um_ndarray_new(state, um_block_ref(parent->block), PyArray_BYTES(view), descr, PyArray_NDIM(view),
+                          PyArray_DIMS(view), PyArray_STRIDES(view), parent->writeable && PyArray_ISWRITEABLE(view),
+                          um_ndarray_root(state, parent));
 }

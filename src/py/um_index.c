@@ -108,13 +108,7 @@ static int select_simple(const um_ndarray *array, PyObject *key, window *out) {
 }
 
 static um_ndarray *view_of_window(um_state *state, um_ndarray *array, const window *seen) {
-    PyObject *base = (PyObject *)array;
-    if (array->base != NULL && um_ndarray_check(state, array->base)) {
-        base = array->base;
-    }
-    Py_INCREF(array->descr);
-    return um_ndarray_new(state, um_block_ref(array->block), seen->data, array->descr, seen->ndim, seen->shape, seen->strides,
-                          array->writeable, base);
+    return um_ndarray_view(state, array, seen->data, seen->ndim, seen->shape, seen->strides);
 }
 
 /* --- any other key ------------------------------------------------------------------------------------------------------------- */
@@ -122,8 +116,8 @@ static um_ndarray *view_of_window(um_state *state, um_ndarray *array, const wind
 /* A key as NumPy is to see it. */
 typedef struct numpy_key {
     PyObject *object; /* owned */
-    bool basic;       /* selects a view, whatever the data are. An Ellipsis was added, so that one element is a view too */
-    bool scalar;      /* one element, if that is what it selects, is a scalar */
+    bool basic;  /* selects a view, whatever the data are. An Ellipsis was added, so that one element is a view too */
+    bool scalar; /* one element, if that is what it selects, is a scalar */
 } numpy_key;
 
 /* Whether a list names fields of a record. */
@@ -339,7 +333,8 @@ static int set_any(um_state *state, um_ndarray *array, PyObject *given, PyObject
     if (key.basic) {
         um_ndarray *part = select_basic(state, array, &key);
         if (part != NULL) {
-            result = part->ndim == 0 && key.scalar ? um_ndarray_assign_element(state, part, value) : um_ndarray_assign(state, part, value);
+            result = part->ndim == 0 && key.scalar ? um_ndarray_assign_element(state, part, value)
+                                                   : um_ndarray_assign(state, part, value);
             Py_DECREF(part);
         }
     } else {
@@ -371,7 +366,8 @@ int um_ndarray_ass_subscript(PyObject *self, PyObject *key, PyObject *value) {
     if (part == NULL) {
         return -1;
     }
-    int result = part->ndim == 0 && seen.scalar ? um_ndarray_assign_element(state, part, value) : um_ndarray_assign(state, part, value);
+    int result = part->ndim == 0 && seen.scalar ? um_ndarray_assign_element(state, part, value)
+                                                : um_ndarray_assign(state, part, value);
     Py_DECREF(part);
     return result;
 }

@@ -15,21 +15,8 @@ static int put(PyObject *dict, PyObject *key, PyObject *value) {
     return result;
 }
 
-static PyObject *tuple_of(int count, const npy_intp *values) {
-    PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple != NULL && i < count; i++) {
-        PyObject *value = PyLong_FromSsize_t(values[i]);
-        if (value == NULL) {
-            Py_CLEAR(tuple);
-            break;
-        }
-        PyTuple_SET_ITEM(tuple, i, value);
-    }
-    return tuple;
-}
-
 static PyObject *strides_or_none(const um_ndarray *array) {
-    return um_ndarray_is_c_contiguous(array) ? Py_NewRef(Py_None) : tuple_of(array->ndim, array->strides);
+    return um_ndarray_is_c_contiguous(array) ? Py_NewRef(Py_None) : um_tuple_of_dims(array->ndim, array->strides);
 }
 
 /* (address, read-only) */
@@ -85,9 +72,11 @@ PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure) {
     if (dict == NULL) {
         return NULL;
     }
-    if (put(dict, names->data, data_pair(array, array->data)) < 0 || put(dict, names->strides, strides_or_none(array)) < 0 ||
-        put(dict, names->descr, descr_of(state, array)) < 0 || put(dict, names->typestr, typestr_of(state, array)) < 0 ||
-        put(dict, names->shape, tuple_of(array->ndim, array->shape)) < 0 || put(dict, names->version, PyLong_FromLong(3)) < 0) {
+    if (put(dict, names->data, data_pair(array, array->data)) < 0 ||
+        put(dict, names->strides, strides_or_none(array)) < 0 || put(dict, names->descr, descr_of(state, array)) < 0 ||
+        put(dict, names->typestr, typestr_of(state, array)) < 0 ||
+        put(dict, names->shape, um_tuple_of_dims(array->ndim, array->shape)) < 0 ||
+        put(dict, names->version, PyLong_FromLong(3)) < 0) {
         Py_DECREF(dict);
         return NULL;
     }
@@ -109,7 +98,8 @@ static int export_to_device(um_state *state, um_block *block, um_stream *given) 
     um_error err;
     um_wait wait = UM_WAIT_NONE;
     um_status status = UM_OK;
-    PyThreadState *unlocked = um_block_was_handed_out(block) ? NULL : PyEval_SaveThread(); /* the first hand-out may prefetch */
+    PyThreadState *unlocked =
+        um_block_was_handed_out(block) ? NULL : PyEval_SaveThread(); /* the first hand-out may prefetch */
     if (given != NULL) {
         status = um_device_export(block, given, &wait, &err);
     }
@@ -129,9 +119,10 @@ static int export_to_device(um_state *state, um_block *block, um_stream *given) 
 static int refuse_negative_strides(const um_ndarray *array, bool empty) {
     for (int axis = 0; axis < array->ndim && !empty; axis++) {
         if (array->strides[axis] < 0 && array->shape[axis] > 1) {
-            PyErr_SetString(PyExc_BufferError,
-                            "an array with negative strides cannot be handed to a GPU library (PyTorch would abort the process): "
-                            "copy it first, a.copy()");
+            PyErr_SetString(
+                PyExc_BufferError,
+                "an array with negative strides cannot be handed to a GPU library (PyTorch would abort the process): "
+                "copy it first, a.copy()");
             return -1;
         }
     }
@@ -140,7 +131,8 @@ static int refuse_negative_strides(const um_ndarray *array, bool empty) {
 
 static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, PyObject *dict) {
     const um_names *names = &state->names;
-    if (put(dict, names->shape, tuple_of(array->ndim, array->shape)) < 0 || put(dict, names->typestr, typestr_of(state, array)) < 0 ||
+    if (put(dict, names->shape, um_tuple_of_dims(array->ndim, array->shape)) < 0 ||
+        put(dict, names->typestr, typestr_of(state, array)) < 0 ||
         put(dict, names->data, data_pair(array, empty ? NULL : array->data)) < 0 ||
         put(dict, names->strides, strides_or_none(array)) < 0 || put(dict, names->version, PyLong_FromLong(3)) < 0 ||
         put(dict, names->stream, PyLong_FromLong(STREAM_LEGACY)) < 0) {

@@ -7,7 +7,7 @@
 
 #include "core/um_placement.h"
 
-#define ACCEPTED_FORMS                                                                                  \
+#define ACCEPTED_FORMS                                                                                                 \
     "'cpu', 'cuda', 'cuda:N', 'numa:N', a device number, a torch.device, or a Device or Host of cuda.core"
 
 /* "cuda:0, cuda:1", or that there are none; new reference. */
@@ -27,7 +27,8 @@ static PyObject *describe_devices(um_context *context) {
 static int refuse(um_context *context, PyObject *object, const char *argument) {
     PyObject *devices = describe_devices(context);
     if (devices != NULL) {
-        PyErr_Format(PyExc_ValueError, "%s=%R is not a location; accepted: " ACCEPTED_FORMS " (%U)", argument, object, devices);
+        PyErr_Format(PyExc_ValueError, "%s=%R is not a location; accepted: " ACCEPTED_FORMS " (%U)", argument, object,
+                     devices);
         Py_DECREF(devices);
     }
     return -1;
@@ -185,7 +186,8 @@ static int check_present(um_state *state, um_context *context, um_location where
     return -1;
 }
 
-int um_parse_location(um_state *state, PyObject *object, const char *argument, int default_device, bool allow_none, um_location *out) {
+int um_parse_location(um_state *state, PyObject *object, const char *argument, int default_device, bool allow_none,
+                      um_location *out) {
     um_context *context = um_state_context(state);
     if (context == NULL) {
         return -1;
@@ -194,7 +196,7 @@ int um_parse_location(um_state *state, PyObject *object, const char *argument, i
         *out = (um_location){UM_LOCATION_NONE, 0};
         return 0;
     }
-    um_location where;
+    um_location where = {UM_LOCATION_NONE, 0};
     int found = parse_any(object, default_device, &where);
     if (found < 0) {
         return -1;
@@ -211,14 +213,10 @@ int um_parse_location(um_state *state, PyObject *object, const char *argument, i
 
 PyObject *um_location_to_python(um_location where) {
     switch (where.kind) {
-    case UM_LOCATION_HOST:
-        return PyUnicode_FromString("cpu");
-    case UM_LOCATION_DEVICE:
-        return PyUnicode_FromFormat("cuda:%d", where.id);
-    case UM_LOCATION_NUMA:
-        return PyUnicode_FromFormat("numa:%d", where.id);
-    case UM_LOCATION_NONE:
-        break;
+    case UM_LOCATION_HOST: return PyUnicode_FromString("cpu");
+    case UM_LOCATION_DEVICE: return PyUnicode_FromFormat("cuda:%d", where.id);
+    case UM_LOCATION_NUMA: return PyUnicode_FromFormat("numa:%d", where.id);
+    case UM_LOCATION_NONE: break;
     }
     Py_RETURN_NONE;
 }
@@ -228,7 +226,7 @@ int um_parse_device(um_state *state, PyObject *object, int *out) {
         *out = 0;
         return 0;
     }
-    um_location where;
+    um_location where = {UM_LOCATION_NONE, 0};
     if (um_parse_location(state, object, "device", 0, false, &where) < 0) {
         return -1;
     }

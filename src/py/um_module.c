@@ -112,10 +112,10 @@ static PyMethodDef module_methods[] = {
 /* --- life of the module ---------------------------------------------------------------------------------------------------- */
 
 static int intern_names(um_names *names) {
-#define UM_NAME_INTERN(name)                             \
-    names->name = PyUnicode_InternFromString(#name);     \
-    if (names->name == NULL) {                           \
-        return -1;                                       \
+#define UM_NAME_INTERN(name)                                                                                           \
+    names->name = PyUnicode_InternFromString(#name);                                                                   \
+    if (names->name == NULL) {                                                                                         \
+        return -1;                                                                                                     \
     }
     UM_NAMES(UM_NAME_INTERN)
 #undef UM_NAME_INTERN
@@ -128,7 +128,7 @@ static int module_exec(PyObject *module) {
         return -1;
     }
     int (*const parts[])(PyObject *, um_state *) = {
-        um_errors_add, um_ndarray_add, um_create_add,    um_exporter_add, um_import_add,
+        um_errors_add,  um_ndarray_add,   um_create_add,  um_exporter_add, um_import_add, um_read_add,
         um_streams_add, um_functions_add, um_placing_add, um_system_add,
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
@@ -213,6 +213,4 @@ PyModuleDef um_core_module = {
 
 PyMODINIT_FUNC PyInit__core(void);
 
-PyMODINIT_FUNC PyInit__core(void) {
-    return PyModuleDef_Init(&um_core_module);
-}
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&um_core_module); }

@@ -10,13 +10,16 @@
 
 /* --- creation ------------------------------------------------------------------------------------------------------------ */
 
-/* Strides of a new array. An axis of length 0 counts as 1, as in NumPy. */
+/* Strides of a new array. As in NumPy, those of an array with no elements are 0. */
 static void fill_strides(int ndim, const npy_intp *shape, npy_intp itemsize, char order, npy_intp *strides) {
     npy_intp step = itemsize;
+    for (int axis = 0; axis < ndim; axis++) {
+        step = shape[axis] != 0 ? step : 0;
+    }
     for (int i = 0; i < ndim; i++) {
         int axis = order == 'F' ? i : ndim - 1 - i;
         strides[axis] = step;
-        step *= shape[axis] != 0 ? shape[axis] : 1;
+        step *= shape[axis];
     }
 }
 
@@ -35,8 +38,8 @@ static int make_room(um_ndarray *array, int ndim) {
     return 0;
 }
 
-um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray_Descr *descr, int ndim, const npy_intp *shape,
-                           const npy_intp *strides, bool writeable, PyObject *base) {
+um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray_Descr *descr, int ndim,
+                           const npy_intp *shape, const npy_intp *strides, bool writeable, PyObject *base) {
     um_ndarray *array = PyObject_GC_New(um_ndarray, state->ndarray_type);
     if (array == NULL) {
         um_block_unref(block);
@@ -70,12 +73,25 @@ um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray
     return array;
 }
 
+PyObject *um_ndarray_root(um_state *state, um_ndarray *array) {
+    return array->base != NULL && um_ndarray_check(state, array->base) ? array->base : (PyObject *)array;
+}
+
+um_ndarray *um_ndarray_view(um_state *state, um_ndarray *array, char *data, int ndim, const npy_intp *shape,
+                            const npy_intp *strides) {
+    Py_INCREF(array->descr);
+    return um_ndarray_new(state, um_block_ref(array->block), data, array->descr, ndim, shape, strides, array->writeable,
+                          um_ndarray_root(state, array));
+}
+
 int um_check_dtype(PyArray_Descr *descr) {
-    if (PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || PyDataType_FLAGCHK(descr, NPY_ITEM_IS_POINTER) || descr->type_num == NPY_VSTRING) {
-        PyErr_Format(PyExc_TypeError,
-                     "umem arrays cannot hold Python objects or strings of variable width (dtype %S): their items are pointers into "
-                     "the interpreter's own memory. Convert to a numeric or fixed-width dtype first, or keep them in a NumPy array",
-                     descr);
+    if (PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT) || PyDataType_FLAGCHK(descr, NPY_ITEM_IS_POINTER) ||
+        descr->type_num == NPY_VSTRING) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "umem arrays cannot hold Python objects or strings of variable width (dtype %S): their items are pointers into "
+            "the interpreter's own memory. Convert to a numeric or fixed-width dtype first, or keep them in a NumPy array",
+            descr);
         return -1;
     }
     return 0;
@@ -91,7 +107,8 @@ typedef struct layout {
 } layout;
 
 static int too_many_dimensions(int ndim) {
-    PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", UM_MAX_NDIM, ndim);
+    PyErr_Format(PyExc_ValueError, "maximum supported dimension for an ndarray is currently %d, found %d", UM_MAX_NDIM,
+                 ndim);
     return -1;
 }
 
@@ -144,8 +161,9 @@ static int measure(layout *out) {
         if (length == 0) {
             empty = true;
         } else if (nbytes > (size_t)PY_SSIZE_T_MAX / (size_t)length) {
-            PyErr_SetString(PyExc_ValueError,
-                            "array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size.");
+            PyErr_SetString(
+                PyExc_ValueError,
+                "array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size.");
             return -1;
         } else {
             nbytes *= (size_t)length;
@@ -170,7 +188,8 @@ static int plan_layout(PyArray_Descr *descr, int ndim, const npy_intp *shape, ch
     return 0;
 }
 
-static um_status allocate(um_context *context, size_t size, int device, um_location home, um_block **out, um_error *err) {
+static um_status allocate(um_context *context, size_t size, int device, um_location home, um_block **out,
+                          um_error *err) {
     if (size < LARGE_BLOCK) {
         return um_block_new(context, size, device, home, out, err);
     }
@@ -181,8 +200,8 @@ static um_status allocate(um_context *context, size_t size, int device, um_locat
     return status;
 }
 
-um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, const npy_intp *shape, char order, int device,
-                             um_location home) {
+um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, const npy_intp *shape, char order,
+                             int device, um_location home) {
     layout plan;
     um_context *context;
     if (plan_layout(descr, ndim, shape, order, &plan) < 0 || (context = um_state_context(state)) == NULL) {
@@ -202,7 +221,8 @@ um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, co
         um_raise(state, &err);
         return NULL;
     }
-    um_ndarray *array = um_ndarray_new(state, block, um_block_ptr(block), plan.descr, plan.ndim, plan.shape, plan.strides, true, NULL);
+    um_ndarray *array =
+        um_ndarray_new(state, block, um_block_ptr(block), plan.descr, plan.ndim, plan.shape, plan.strides, true, NULL);
     if (array != NULL) {
         array->owns_data = true;
     }
@@ -212,7 +232,8 @@ um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, co
 static PyObject *ndarray_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     (void)args;
     (void)kwargs;
-    return PyErr_Format(PyExc_TypeError, "%s is not made by calling it: use umem.empty, umem.zeros or umem.array", type->tp_name);
+    return PyErr_Format(PyExc_TypeError, "%s is not made by calling it: use umem.empty, umem.zeros or umem.array",
+                        type->tp_name);
 }
 
 /* --- end ---------------------------------------------------------------------------------------------------------------------- */
@@ -271,9 +292,7 @@ npy_intp um_ndarray_size(const um_ndarray *array) {
     return size;
 }
 
-npy_intp um_ndarray_nbytes(const um_ndarray *array) {
-    return um_ndarray_size(array) * PyDataType_ELSIZE(array->descr);
-}
+npy_intp um_ndarray_nbytes(const um_ndarray *array) { return um_ndarray_size(array) * PyDataType_ELSIZE(array->descr); }
 
 /* Whether strides are what an array packed in C ('C') or Fortran ('F') order has. An axis of length 1 may have any, and so may an array
  * with no elements. */
@@ -294,13 +313,9 @@ static bool is_contiguous(const um_ndarray *array, char order) {
     return packed;
 }
 
-bool um_ndarray_is_c_contiguous(const um_ndarray *array) {
-    return is_contiguous(array, 'C');
-}
+bool um_ndarray_is_c_contiguous(const um_ndarray *array) { return is_contiguous(array, 'C'); }
 
-bool um_ndarray_is_f_contiguous(const um_ndarray *array) {
-    return is_contiguous(array, 'F');
-}
+bool um_ndarray_is_f_contiguous(const um_ndarray *array) { return is_contiguous(array, 'F'); }
 
 bool um_ndarray_is_aligned(const um_ndarray *array) {
     npy_intp alignment = PyDataType_ALIGNMENT(array->descr);
@@ -342,10 +357,10 @@ void um_ndarray_extent(const um_ndarray *array, size_t *offset, size_t *size) {
 
 /* --- attributes ---------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *tuple_of(int count, const npy_intp *values) {
+PyObject *um_tuple_of_dims(int count, const npy_intp *dims) {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {
-        PyObject *value = PyLong_FromSsize_t(values[i]);
+        PyObject *value = PyLong_FromSsize_t(dims[i]);
         if (value == NULL) {
             Py_CLEAR(tuple);
             break;
@@ -358,13 +373,13 @@ static PyObject *tuple_of(int count, const npy_intp *values) {
 static PyObject *get_shape(PyObject *self, void *closure) {
     (void)closure;
     um_ndarray *array = (um_ndarray *)self;
-    return tuple_of(array->ndim, array->shape);
+    return um_tuple_of_dims(array->ndim, array->shape);
 }
 
 static PyObject *get_strides(PyObject *self, void *closure) {
     (void)closure;
     um_ndarray *array = (um_ndarray *)self;
-    return tuple_of(array->ndim, array->strides);
+    return um_tuple_of_dims(array->ndim, array->strides);
 }
 
 static PyObject *get_dtype(PyObject *self, void *closure) {
@@ -420,7 +435,8 @@ static PyObject *get_device(PyObject *self, void *closure) {
 
 static PyGetSetDef ndarray_getset[] = {
     {"shape", get_shape, refuse_change, "Length of each axis.", FIXED("shape", "use a.reshape(...)")},
-    {"dtype", get_dtype, refuse_change, "NumPy data type of the elements.", FIXED("dtype", "use a.view(dtype) or a.astype(dtype)")},
+    {"dtype", get_dtype, refuse_change, "NumPy data type of the elements.",
+     FIXED("dtype", "use a.view(dtype) or a.astype(dtype)")},
     {"strides", get_strides, refuse_change, "Bytes from one element to the next along each axis.",
      FIXED("strides", "index the array or use a.transpose(...)")},
     {"ndim", get_ndim, NULL, "Number of axes.", NULL},
@@ -457,19 +473,22 @@ PyDoc_STRVAR(numpy_doc, "numpy($self, /)\n"
                         "A NumPy array over the same memory, once the GPU's work on it is done.\n"
                         "\n"
                         "While it lives, GPU work of umem that writes the memory completes before it returns.");
-PyDoc_STRVAR(read_doc, "read($self, /)\n"
-                       "--\n"
-                       "\n"
-                       "A NumPy copy of the elements in C order. No page of the array moves: what is on the GPU stays there.");
+PyDoc_STRVAR(read_doc,
+             "read($self, /)\n"
+             "--\n"
+             "\n"
+             "A NumPy copy of the elements in C order. No page of the array moves: what is on the GPU stays there.");
 PyDoc_STRVAR(fill_doc, "fill($self, value, /)\n"
                        "--\n"
                        "\n"
                        "Set every element to `value`, which is converted to the array's dtype.");
-PyDoc_STRVAR(item_doc, "item($self, /, *index)\n"
-                       "--\n"
-                       "\n"
-                       "One element as a Python object. `index` is nothing for an array of size 1, a position in C order, or one\n"
-                       "index per axis. Only the bytes of the element are read.");
+PyDoc_STRVAR(
+    item_doc,
+    "item($self, /, *index)\n"
+    "--\n"
+    "\n"
+    "One element as a Python object. `index` is nothing for an array of size 1, a position in C order, or one\n"
+    "index per axis. Only the bytes of the element are read.");
 PyDoc_STRVAR(complex_doc, "__complex__($self, /)\n--\n\n");
 PyDoc_STRVAR(dlpack_doc, "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
                          "--\n"
@@ -479,10 +498,11 @@ PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self, /)\n"
                                 "--\n"
                                 "\n"
                                 "(device type, device number) as DLPack counts them.");
-PyDoc_STRVAR(on_doc, "on($self, where, /)\n"
-                     "--\n"
-                     "\n"
-                     "A light view that always says 'cpu' or 'cuda' to other libraries, for those that cannot ask for one.");
+PyDoc_STRVAR(on_doc,
+             "on($self, where, /)\n"
+             "--\n"
+             "\n"
+             "A light view that always says 'cpu' or 'cuda' to other libraries, for those that cannot ask for one.");
 PyDoc_STRVAR(prefetch_doc, "prefetch($self, where, /, *, stream=None)\n"
                            "--\n"
                            "\n"
@@ -491,11 +511,12 @@ PyDoc_STRVAR(advise_doc, "advise($self, advice, where=None, /)\n"
                          "--\n"
                          "\n"
                          "Tell the driver how the array will be used.");
-PyDoc_STRVAR(discard_doc, "discard($self, /)\n"
-                          "--\n"
-                          "\n"
-                          "Declare the contents worthless: moving the array afterwards costs nothing. Reading it before writing it\n"
-                          "gives undefined values.");
+PyDoc_STRVAR(discard_doc,
+             "discard($self, /)\n"
+             "--\n"
+             "\n"
+             "Declare the contents worthless: moving the array afterwards costs nothing. Reading it before writing it\n"
+             "gives undefined values.");
 
 static PyMethodDef ndarray_methods[] = {
     {"numpy", ndarray_numpy, METH_NOARGS, numpy_doc},
@@ -536,10 +557,12 @@ static PyMemberDef ndarray_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(ndarray_doc, "An array in memory that the CPU and the GPUs share at one address.\n"
-                          "\n"
-                          "It is made by umem.empty, umem.zeros, umem.array and the like, and does what a NumPy array does for the same\n"
-                          "call. Shape, dtype and strides never change.");
+PyDoc_STRVAR(
+    ndarray_doc,
+    "An array in memory that the CPU and the GPUs share at one address.\n"
+    "\n"
+    "It is made by umem.empty, umem.zeros, umem.array and the like, and does what a NumPy array does for the same\n"
+    "call. Shape, dtype and strides never change.");
 
 static PyType_Slot ndarray_slots[] = {
     {Py_tp_doc, (void *)ndarray_doc},

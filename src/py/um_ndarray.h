@@ -9,23 +9,24 @@
 #define UM_INLINE_NDIM 4
 
 typedef struct um_ndarray {
-    PyObject_HEAD
-    um_block *block;      /* owned */
-    char *data;           /* first element; inside the block, or its address when there are no elements */
-    PyArray_Descr *descr; /* owned */
-    PyObject *base;       /* owned: the array this is a view of, or the foreign owner, or NULL */
+    PyObject_HEAD um_block *block; /* owned */
+    char *data;                    /* first element; inside the block, or its address when there are no elements */
+    PyArray_Descr *descr;          /* owned */
+    PyObject *base;                /* owned: the array this is a view of, or the foreign owner, or NULL */
     PyObject *weakrefs;
     PyObject *cuda_interface; /* owned: __cuda_array_interface__ as first handed out, to be copied; NULL before */
     int ndim;
     bool writeable;
-    bool owns_data; /* the block was made for this array */
-    bool may_write; /* what writeable was at first: the memory may be written, whatever the array says now */
-    npy_intp *shape;      /* ndim entries; points into inline_dims or to one PyMem block with strides behind it */
-    npy_intp *strides;    /* bytes */
+    bool owns_data;    /* the block was made for this array */
+    bool may_write;    /* what writeable was at first: the memory may be written, whatever the array says now */
+    npy_intp *shape;   /* ndim entries; points into inline_dims or to one PyMem block with strides behind it */
+    npy_intp *strides; /* bytes */
     npy_intp inline_dims[2 * UM_INLINE_NDIM];
 } um_ndarray;
 
-static inline bool um_ndarray_check(const um_state *state, PyObject *object) { return Py_IS_TYPE(object, state->ndarray_type); }
+static inline bool um_ndarray_check(const um_state *state, PyObject *object) {
+    return Py_IS_TYPE(object, state->ndarray_type);
+}
 
 /* Lengths or strides; unlike memcpy it takes NULL for none. */
 static inline void um_copy_dims(npy_intp *to, const npy_intp *from, int count) {
@@ -37,12 +38,17 @@ static inline void um_copy_dims(npy_intp *to, const npy_intp *from, int count) {
 /* --- um_ndarray.c ----------------------------------------------------------------------------------------------------- */
 
 /* A new array over memory. Steals `block` and `descr`, also on failure; `base` (may be NULL) is borrowed. strides NULL: C order. */
-um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray_Descr *descr, int ndim, const npy_intp *shape,
-                           const npy_intp *strides, bool writeable, PyObject *base);
+um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray_Descr *descr, int ndim,
+                           const npy_intp *shape, const npy_intp *strides, bool writeable, PyObject *base);
+/* A view of the same memory with the same dtype; its base is the array, or the array that this one is a view of. */
+um_ndarray *um_ndarray_view(um_state *state, um_ndarray *array, char *data, int ndim, const npy_intp *shape,
+                            const npy_intp *strides);
 /* New memory, contents undefined. Steals `descr`, also on failure. order: 'C' or 'F'. Collects garbage and retries once when out of
  * memory. */
-um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, const npy_intp *shape, char order, int device,
-                             um_location home);
+um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, const npy_intp *shape, char order,
+                             int device, um_location home);
+/* What is the base of views of the array. Borrowed. */
+PyObject *um_ndarray_root(um_state *state, um_ndarray *array);
 npy_intp um_ndarray_size(const um_ndarray *array);   /* elements */
 npy_intp um_ndarray_nbytes(const um_ndarray *array); /* elements * itemsize */
 bool um_ndarray_is_c_contiguous(const um_ndarray *array);
@@ -50,6 +56,7 @@ bool um_ndarray_is_f_contiguous(const um_ndarray *array);
 bool um_ndarray_is_aligned(const um_ndarray *array);
 /* Lowest and one past the highest byte an array touches, as offset and size within its block (size 0 when empty). */
 void um_ndarray_extent(const um_ndarray *array, size_t *offset, size_t *size);
+PyObject *um_tuple_of_dims(int count, const npy_intp *dims); /* new reference */
 /* Refuses dtypes umem cannot store (Python objects, variable-width strings): -1 with TypeError. */
 int um_check_dtype(PyArray_Descr *descr);
 
@@ -92,7 +99,8 @@ int um_ndarray_check_writeable(const um_ndarray *array);
 
 /* --- um_scalar.c: single elements ------------------------------------------------------------------------------------------ */
 
-PyObject *um_ndarray_element(um_state *state, um_ndarray *array, char *data); /* NumPy scalar of the element at `data` */
+PyObject *um_ndarray_element(um_state *state, um_ndarray *array,
+                             char *data); /* NumPy scalar of the element at `data` */
 PyObject *um_ndarray_item(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 int um_ndarray_bool(PyObject *self);
 PyObject *um_ndarray_int(PyObject *self);
@@ -120,15 +128,17 @@ PyObject *um_ndarray_sq_item(PyObject *self, Py_ssize_t index);
 int um_ndarray_sq_contains(PyObject *self, PyObject *value);
 
 /* Parts of the type that live in files of their own. */
-int um_ndarray_getbuffer(PyObject *self, Py_buffer *view, int flags);          /* um_buffer.c */
-void um_ndarray_releasebuffer(PyObject *self, Py_buffer *view);                /* um_buffer.c */
-PyObject *um_ndarray_item_scalar(um_state *state, um_ndarray *array);          /* um_scalar.c: 0-d → NumPy scalar, reading only its bytes */
-PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure);       /* um_interface.c */
-PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure);  /* um_interface.c */
-PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure);          /* um_array_struct.c */
-PyObject *um_ndarray_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames); /* um_dlpack_export.c */
-PyObject *um_ndarray_dlpack_device(PyObject *self, PyObject *unused);          /* um_dlpack_export.c */
-PyObject *um_ndarray_on(PyObject *self, PyObject *where);                      /* um_exporter.c */
+int um_ndarray_getbuffer(PyObject *self, Py_buffer *view, int flags); /* um_buffer.c */
+void um_ndarray_releasebuffer(PyObject *self, Py_buffer *view);       /* um_buffer.c */
+PyObject *um_ndarray_item_scalar(um_state *state,
+                                 um_ndarray *array); /* um_scalar.c: 0-d → NumPy scalar, reading only its bytes */
+PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure);      /* um_interface.c */
+PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure); /* um_interface.c */
+PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure);         /* um_array_struct.c */
+PyObject *um_ndarray_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *kwnames);                       /* um_dlpack_export.c */
+PyObject *um_ndarray_dlpack_device(PyObject *self, PyObject *unused); /* um_dlpack_export.c */
+PyObject *um_ndarray_on(PyObject *self, PyObject *where);             /* um_exporter.c */
 /* um_placing.c */
 PyObject *um_ndarray_prefetch(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *um_ndarray_advise(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);

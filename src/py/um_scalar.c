@@ -5,10 +5,7 @@
 
 /* A umem view of the element at `data`, with no axes. */
 static um_ndarray *element_view(um_state *state, um_ndarray *array, char *data) {
-    bool is_view = array->base != NULL && um_ndarray_check(state, array->base);
-    Py_INCREF(array->descr);
-    return um_ndarray_new(state, um_block_ref(array->block), data, array->descr, 0, array->shape, NULL, array->writeable,
-                          is_view ? array->base : (PyObject *)array);
+    return um_ndarray_view(state, array, data, 0, NULL, NULL);
 }
 
 /* NumPy's scalar of a record shows the array's own memory, so that `a[0]["x"] = 1` sets it. */
@@ -22,7 +19,8 @@ static PyObject *record_element(um_state *state, um_ndarray *array, char *data) 
     if (numpy == NULL) {
         return NULL;
     }
-    PyObject *scalar = PyArray_Scalar(PyArray_DATA((PyArrayObject *)numpy), PyArray_DESCR((PyArrayObject *)numpy), numpy);
+    PyObject *scalar =
+        PyArray_Scalar(PyArray_DATA((PyArrayObject *)numpy), PyArray_DESCR((PyArrayObject *)numpy), numpy);
     Py_DECREF(numpy);
     return scalar;
 }
@@ -172,21 +170,13 @@ static PyObject *convert(PyObject *self, PyObject *(*conversion)(PyObject *)) {
     return result;
 }
 
-PyObject *um_ndarray_int(PyObject *self) {
-    return convert(self, PyNumber_Long);
-}
+PyObject *um_ndarray_int(PyObject *self) { return convert(self, PyNumber_Long); }
 
-PyObject *um_ndarray_float(PyObject *self) {
-    return convert(self, PyNumber_Float);
-}
+PyObject *um_ndarray_float(PyObject *self) { return convert(self, PyNumber_Float); }
 
-PyObject *um_ndarray_index(PyObject *self) {
-    return convert(self, PyNumber_Index);
-}
+PyObject *um_ndarray_index(PyObject *self) { return convert(self, PyNumber_Index); }
 
-static PyObject *number_complex(PyObject *numpy) {
-    return PyObject_CallMethod(numpy, "__complex__", NULL);
-}
+static PyObject *number_complex(PyObject *numpy) { return PyObject_CallMethod(numpy, "__complex__", NULL); }
 
 PyObject *um_ndarray_complex(PyObject *self, PyObject *unused) {
     (void)unused;

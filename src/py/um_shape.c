@@ -17,7 +17,8 @@ static PyObject *view_by_numpy(PyObject *self, const char *method, PyObject *arg
     if (made != NULL && PyArray_CheckExact(made)) {
         view = (PyObject *)um_ndarray_from_view(um_state_of(self), array, (PyArrayObject *)made);
     } else if (made != NULL) {
-        PyErr_Format(PyExc_TypeError, "a umem array has no view of type '%.100s': use a.numpy().%s(...)", Py_TYPE(made)->tp_name, method);
+        PyErr_Format(PyExc_TypeError, "a umem array has no view of type '%.100s': use a.numpy().%s(...)",
+                     Py_TYPE(made)->tp_name, method);
     }
     Py_XDECREF(made);
     Py_XDECREF(function);
@@ -46,17 +47,6 @@ static PyObject *ndarray_view(PyObject *self, PyObject *args, PyObject *kwargs) 
     return view_by_numpy(self, "view", args, kwargs);
 }
 
-/* A view with the same memory, dtype and base rules, but this shape and these strides. */
-static PyObject *view_with(um_state *state, um_ndarray *array, int ndim, const npy_intp *shape, const npy_intp *strides) {
-    PyObject *base = (PyObject *)array;
-    if (array->base != NULL && um_ndarray_check(state, array->base)) {
-        base = array->base;
-    }
-    Py_INCREF(array->descr);
-    return (PyObject *)um_ndarray_new(state, um_block_ref(array->block), array->data, array->descr, ndim, shape, strides,
-                                      array->writeable, base);
-}
-
 PyObject *um_ndarray_get_T(PyObject *self, void *closure) {
     (void)closure;
     um_ndarray *array = (um_ndarray *)self;
@@ -66,7 +56,7 @@ PyObject *um_ndarray_get_T(PyObject *self, void *closure) {
         shape[axis] = array->shape[array->ndim - 1 - axis];
         strides[axis] = array->strides[array->ndim - 1 - axis];
     }
-    return view_with(um_state_of(self), array, array->ndim, shape, strides);
+    return (PyObject *)um_ndarray_view(um_state_of(self), array, array->data, array->ndim, shape, strides);
 }
 
 /* --- reshape ------------------------------------------------------------------------------------------------------------------ */
@@ -78,15 +68,7 @@ typedef struct new_shape {
 } new_shape;
 
 static int refuse_shape(npy_intp size, const new_shape *wanted) {
-    PyObject *shape = PyTuple_New(wanted->ndim);
-    for (int axis = 0; shape != NULL && axis < wanted->ndim; axis++) {
-        PyObject *length = PyLong_FromSsize_t(wanted->shape[axis]);
-        if (length == NULL) {
-            Py_CLEAR(shape);
-            break;
-        }
-        PyTuple_SET_ITEM(shape, axis, length);
-    }
+    PyObject *shape = um_tuple_of_dims(wanted->ndim, wanted->shape);
     if (shape != NULL) {
         PyErr_Format(PyExc_ValueError, "cannot reshape array of size %zd into shape %R", size, shape);
         Py_DECREF(shape);
@@ -160,20 +142,22 @@ static bool find_strides(const um_ndarray *array, char order, new_shape *wanted)
 
 /* Whether the array already has the wanted shape. */
 static bool has_shape(const um_ndarray *array, const new_shape *wanted) {
-    return array->ndim == wanted->ndim && memcmp(array->shape, wanted->shape, (size_t)wanted->ndim * sizeof(npy_intp)) == 0;
+    return array->ndim == wanted->ndim &&
+           memcmp(array->shape, wanted->shape, (size_t)wanted->ndim * sizeof(npy_intp)) == 0;
 }
 
 /* The array's elements, taken in `order` ('C' or 'F'), in the wanted shape. may_copy and must_copy as NumPy's copy=. */
-static PyObject *reshape_to(um_state *state, um_ndarray *array, char order, bool may_copy, bool must_copy, new_shape *wanted) {
+static PyObject *reshape_to(um_state *state, um_ndarray *array, char order, bool may_copy, bool must_copy,
+                            new_shape *wanted) {
     if (!must_copy) {
         if (has_shape(array, wanted)) {
-            return view_with(state, array, array->ndim, array->shape, array->strides);
+            return (PyObject *)um_ndarray_view(state, array, array->data, array->ndim, array->shape, array->strides);
         }
         if (um_ndarray_size(array) == 0) {
-            return view_with(state, array, wanted->ndim, wanted->shape, NULL);
+            return (PyObject *)um_ndarray_view(state, array, array->data, wanted->ndim, wanted->shape, NULL);
         }
         if (find_strides(array, order, wanted)) {
-            return view_with(state, array, wanted->ndim, wanted->shape, wanted->strides);
+            return (PyObject *)um_ndarray_view(state, array, array->data, wanted->ndim, wanted->shape, wanted->strides);
         }
         if (!may_copy) {
             PyErr_SetString(PyExc_ValueError, "Unable to avoid creating a copy while reshaping.");
@@ -203,14 +187,11 @@ static int resolve_order(const um_ndarray *array, PyObject *object, bool allow_k
         }
         *out = 'K';
         return 0;
-    case NPY_FORTRANORDER:
-        *out = 'F';
-        return 0;
+    case NPY_FORTRANORDER: *out = 'F'; return 0;
     case NPY_ANYORDER:
         *out = um_ndarray_is_f_contiguous(array) && !um_ndarray_is_c_contiguous(array) ? 'F' : 'C';
         return 0;
-    case NPY_CORDER:
-        break;
+    case NPY_CORDER: break;
     }
     *out = 'C';
     return 0;
@@ -277,7 +258,7 @@ static um_ndarray *in_memory_order(um_state *state, um_ndarray *array) {
         shape[i] = array->shape[sorted[i].perm];
         strides[i] = sorted[i].stride;
     }
-    return (um_ndarray *)view_with(state, array, array->ndim, shape, strides);
+    return um_ndarray_view(state, array, array->data, array->ndim, shape, strides);
 }
 
 static PyObject *ndarray_ravel(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -310,16 +291,18 @@ static PyObject *ndarray_ravel(PyObject *self, PyObject *args, PyObject *kwargs)
 
 /* --- the table ---------------------------------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(reshape_doc, "reshape($self, /, *shape, order='C', copy=None)\n"
-                          "--\n"
-                          "\n"
-                          "The elements in another shape: a view where the layout allows it, else a copy. One length may be -1.\n"
-                          "\n"
-                          "copy  True always copies; False raises ValueError instead of copying.");
-PyDoc_STRVAR(ravel_doc, "ravel($self, /, order='C')\n"
-                        "--\n"
-                        "\n"
-                        "The elements along one axis: a view where they lie next to each other in `order`, else a copy.");
+PyDoc_STRVAR(reshape_doc,
+             "reshape($self, /, *shape, order='C', copy=None)\n"
+             "--\n"
+             "\n"
+             "The elements in another shape: a view where the layout allows it, else a copy. One length may be -1.\n"
+             "\n"
+             "copy  True always copies; False raises ValueError instead of copying.");
+PyDoc_STRVAR(ravel_doc,
+             "ravel($self, /, order='C')\n"
+             "--\n"
+             "\n"
+             "The elements along one axis: a view where they lie next to each other in `order`, else a copy.");
 PyDoc_STRVAR(transpose_doc, "transpose($self, /, *axes)\n"
                             "--\n"
                             "\n"

@@ -8,18 +8,18 @@
 #include "core/um_stream.h"
 
 /* Strings that the C code looks up or hands out often, interned once per module. */
-#define UM_NAMES(NAME) \
-    NAME(copy)         \
-    NAME(data)         \
-    NAME(descr)        \
-    NAME(device)       \
-    NAME(dtype)        \
-    NAME(home)         \
-    NAME(order)        \
-    NAME(shape)        \
-    NAME(stream)       \
-    NAME(strides)      \
-    NAME(typestr)      \
+#define UM_NAMES(NAME)                                                                                                 \
+    NAME(copy)                                                                                                         \
+    NAME(data)                                                                                                         \
+    NAME(descr)                                                                                                        \
+    NAME(device)                                                                                                       \
+    NAME(dtype)                                                                                                        \
+    NAME(home)                                                                                                         \
+    NAME(order)                                                                                                        \
+    NAME(shape)                                                                                                        \
+    NAME(stream)                                                                                                       \
+    NAME(strides)                                                                                                      \
+    NAME(typestr)                                                                                                      \
     NAME(version)
 
 typedef struct um_names {
@@ -45,10 +45,11 @@ typedef struct um_state {
     PyObject *deferred;       /* contextvars.ContextVar holding True inside umem.deferred() */
 
     um_names names;
-    PyObject *typestrs[NPY_NTYPES_LEGACY]; /* by type number: '<f8' and so on for native simple dtypes; NULL until used */
+    PyObject
+        *typestrs[NPY_NTYPES_LEGACY]; /* by type number: '<f8' and so on for native simple dtypes; NULL until used */
 
     /* Python functions that the C code calls, set once by umem/__init__.py through _core._set_hooks(name=function). */
-    PyObject *hook_ufunc;     /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
+    PyObject *hook_ufunc; /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
 } um_state;
 
 extern PyModuleDef um_core_module;
@@ -86,7 +87,8 @@ int um_streams_add(PyObject *module, um_state *state);
 /* Parses what is accepted where a location is: "cpu", "cuda", "cuda:1", "numa:0", a device number, torch.device, cuda.core Device/Host.
  * `argument` names it in messages ("where"). "cuda" is the device given by `default_device`. None is allowed when `allow_none`, giving
  * UM_LOCATION_NONE. -1 with ValueError (listing accepted forms and devices present) or TypeError set. Opens the context. */
-int um_parse_location(um_state *state, PyObject *object, const char *argument, int default_device, bool allow_none, um_location *out);
+int um_parse_location(um_state *state, PyObject *object, const char *argument, int default_device, bool allow_none,
+                      um_location *out);
 /* Canonical string ("cpu", "cuda:0", "numa:1") or None; new reference. */
 PyObject *um_location_to_python(um_location where);
 /* `device=`: None (device 0), "cuda", "cuda:1", 1, …: an ordinal (0 on the host backend for any accepted GPU hint; "cpu" is a ValueError that
@@ -95,12 +97,14 @@ int um_parse_device(um_state *state, PyObject *object, int *out);
 
 /* --- parts of the module, each registering itself: 0, or -1 with an exception set --------------------------------------- */
 
-int um_ndarray_add(PyObject *module, um_state *state);   /* um_ndarray.c: the type, flags */
-int um_create_add(PyObject *module, um_state *state);    /* um_create.c: empty, zeros */
-int um_exporter_add(PyObject *module, um_state *state);  /* um_exporter.c: ndarray.on */
-int um_import_add(PyObject *module, um_state *state);    /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
+int um_ndarray_add(PyObject *module, um_state *state);  /* um_ndarray.c: the type, flags */
+int um_create_add(PyObject *module, um_state *state);   /* um_create.c: empty, zeros */
+int um_exporter_add(PyObject *module, um_state *state); /* um_exporter.c: ndarray.on */
+int um_read_add(PyObject *module, um_state *state);      /* um_read.c: reading several arrays at once */
+int um_import_add(PyObject *module,
+                  um_state *state); /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
 int um_functions_add(PyObject *module, um_state *state); /* um_functions.c: kernels */
 int um_placing_add(PyObject *module, um_state *state);   /* um_placing.c: batch prefetch, residency */
-int um_system_add(PyObject *module, um_state *state);    /* um_system.c: info, devices, limits, statistics, synchronize */
+int um_system_add(PyObject *module, um_state *state); /* um_system.c: info, devices, limits, statistics, synchronize */
 
 #endif

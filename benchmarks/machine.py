@@ -20,7 +20,9 @@ def _commit() -> str:
     if told:
         return told
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT)
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return done.stdout.strip()
@@ -31,7 +33,11 @@ def machine() -> dict[str, object]:
     import umem
 
     facts = umem.info()
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "umem": umem.__version__}
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "umem": umem.__version__,
+    }
     for name in ("torch", "cupy", "jax", "numba"):
         if name in sys.modules:
             versions[name] = sys.modules[name].__version__

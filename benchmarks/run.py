@@ -1,7 +1,8 @@
 """Benchmarks, side by side with the peers that are installed: `make bench` (CPU) and `make bench-gpu`.
 
-All figures of a line come from one run: its candidates take turns, and each figure is the median of the turns. Machines are shared and
-noisy, so ratios count. The table goes to stdout, everything to benchmarks/results/<kind>-<machine>.json.
+All figures of a line come from one run: its candidates take turns, and each figure is the median of
+the turns. Machines are shared and noisy, so ratios count. The table goes to stdout, everything to
+benchmarks/results/bench-<machine>.json.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from machine import machine
 
 import umem
-from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
@@ -40,8 +41,13 @@ def loops_for(call: Callable[[], object], seconds: float) -> int:
         loops *= 4
 
 
-def measure(candidates: Candidates, settle: Callable[[], object] = lambda: None, turns: int = 15, seconds: float = 0.02) -> dict[str, float]:
-    """Median microseconds a call for each candidate; `settle` ends a turn, inside its time (a synchronise on a GPU)."""
+def measure(
+    candidates: Candidates,
+    settle: Callable[[], object] = lambda: None,
+    turns: int = 15,
+    seconds: float = 0.02,
+) -> dict[str, float]:
+    """Median microseconds a call for each candidate; `settle` ends a turn, inside its time."""
     loops = {}
     for name, call in candidates.items():
         call()
@@ -65,17 +71,34 @@ class Report:
     def __init__(self) -> None:
         self.lines: list[dict[str, object]] = []
 
-    def add(self, name: str, figures: dict[str, float], aims: dict[str, tuple[str, float]] | None = None, bytes_moved: int = 0) -> None:
-        """aims: peer -> ("time" or "rate", bound): umem's time over the peer's at most, or umem's rate over the peer's at least."""
+    def add(
+        self,
+        name: str,
+        figures: dict[str, float],
+        aims: dict[str, tuple[str, float]] | None = None,
+        bytes_moved: int = 0,
+    ) -> None:
+        """aims: peer -> ("time", most): umem's over the peer's; ("rate", least): likewise for the bytes moved."""
         line: dict[str, object] = {"name": name, "microseconds": figures}
         if bytes_moved:
-            line["gigabytes_per_second"] = {who: bytes_moved / us / 1e3 for who, us in figures.items()}
+            line["gigabytes_per_second"] = {
+                who: bytes_moved / us / 1e3 for who, us in figures.items()
+            }
         ratios = {}
         for peer, (kind, bound) in (aims or {}).items():
             if peer not in figures:
                 continue
-            ratio = figures["umem"] / figures[peer] if kind == "time" else figures[peer] / figures["umem"]
-            ratios[peer] = {"kind": kind, "ratio": ratio, "aim": bound, "met": ratio <= bound if kind == "time" else ratio >= bound}
+            ratio = (
+                figures["umem"] / figures[peer]
+                if kind == "time"
+                else figures[peer] / figures["umem"]
+            )
+            ratios[peer] = {
+                "kind": kind,
+                "ratio": ratio,
+                "aim": bound,
+                "met": ratio <= bound if kind == "time" else ratio >= bound,
+            }
         line["ratios"] = ratios
         self.lines.append(line)
         self.show(line)
@@ -90,7 +113,10 @@ class Report:
             said = ""
             if ratio:
                 sign = "<=" if ratio["kind"] == "time" else ">="
-                said = f"  {ratio['kind']} ratio {ratio['ratio']:.3f} (aim {sign} {ratio['aim']}{'' if ratio['met'] else ', NOT MET'})"
+                met = "" if ratio["met"] else ", NOT MET"
+                said = (
+                    f"  {ratio['kind']} ratio {ratio['ratio']:.3f} (aim {sign} {ratio['aim']}{met})"
+                )
             print(f"    {who:28s} {us:12.3f} us{rate}{said}")
 
 
@@ -104,11 +130,20 @@ def optional(name: str):
 def host_views(report: Report) -> None:
     a = umem.zeros(1000, dtype=np.float32)
     n = np.zeros(1000, dtype=np.float32)
-    report.add("np.asarray(a)", measure({"umem": lambda: np.asarray(a), "ndarray": lambda: np.asarray(n)}))
-    report.add("memoryview(a)", measure({"umem": lambda: memoryview(a), "ndarray": lambda: memoryview(n)}))
+    report.add(
+        "np.asarray(a)", measure({"umem": lambda: np.asarray(a), "ndarray": lambda: np.asarray(n)})
+    )
+    report.add(
+        "memoryview(a)", measure({"umem": lambda: memoryview(a), "ndarray": lambda: memoryview(n)})
+    )
     report.add(
         "allocate and free, 4 KiB",
-        measure({"umem": lambda: umem.empty(1024, dtype=np.float32), "np.empty": lambda: np.empty(1024, dtype=np.float32)}),
+        measure(
+            {
+                "umem": lambda: umem.empty(1024, dtype=np.float32),
+                "np.empty": lambda: np.empty(1024, dtype=np.float32),
+            }
+        ),
     )
 
 
@@ -129,17 +164,26 @@ def gpu_figures(report: Report) -> None:
         x, y, out = (umem.ones(count, dtype=np.float32) for _ in range(3))
         umem.prefetch([x, y, out], "cuda")
         tx, ty, tout = (torch.ones(count, device="cuda") for _ in range(3))
-        found: Candidates = {"umem": lambda: umem.add(x, y, out=out), "torch": lambda: torch.add(tx, ty, out=tout)}
+        found: Candidates = {
+            "umem": lambda: umem.add(x, y, out=out),
+            "torch": lambda: torch.add(tx, ty, out=tout),
+        }
         if cupy:
             cx, cy, cout = (cupy.ones(count, dtype=cupy.float32) for _ in range(3))
             found["cupy"] = lambda: cupy.add(cx, cy, out=cout)
         return found
 
-    report.add("add(a, b, out=c), 1,024 float32", measure(add_candidates(1024), sync), {"torch": ("time", 0.7), "cupy": ("time", 0.7)})
+    report.add(
+        "add(a, b, out=c), 1,024 float32",
+        measure(add_candidates(1024), sync),
+        {"torch": ("time", 0.7), "cupy": ("time", 0.7)},
+    )
 
     count = 64 * MIB
     candidates = add_candidates(count)
-    source, target = (torch.ones(count * 3 // 2, device="cuda") for _ in range(2))  # the same bytes read and written as an add
+    source, target = (
+        torch.ones(count * 3 // 2, device="cuda") for _ in range(2)
+    )  # the same bytes read and written as an add
     candidates["device-to-device copy"] = lambda: target.copy_(source)
     report.add(
         "add(a, b, out=c), 3 x 256 MiB resident",
@@ -147,18 +191,23 @@ def gpu_figures(report: Report) -> None:
         {"torch": ("rate", 0.97), "device-to-device copy": ("rate", 0.97)},
         bytes_moved=3 * 4 * count,
     )
-    del candidates, source, target
 
     big = umem.zeros((1000, 1000), dtype=np.float32)
     big += np.float32(0.5)
     big.prefetch("cuda")
     t = torch.full((1000, 1000), 0.5, device="cuda")
-    report.add("repr of 1000 x 1000 GPU-resident float32", measure({"umem": lambda: repr(big), "torch": lambda: repr(t)}), {"torch": ("time", 0.1)})
+    report.add(
+        "repr of 1000 x 1000 GPU-resident float32",
+        measure({"umem": lambda: repr(big), "torch": lambda: repr(t)}),
+        {"torch": ("time", 0.1)},
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gpu", action="store_true", help="also what needs a GPU, torch and, if there, CuPy")
+    parser.add_argument(
+        "--gpu", action="store_true", help="also what needs a GPU, torch and, if there, CuPy"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args()
     if options.gpu and umem.info()["backend"] != "cuda":

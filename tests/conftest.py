@@ -1,8 +1,8 @@
 """One suite over every backend: a test that takes `umem` runs on each of them in turn.
 
 `umem` is the package as imported for that backend. The extension keeps its state per module, so one process can hold
-several copies of the package, each with a context of its own; the active copy is the one in `sys.modules`, so that pickles
-and other look-ups by name find it.
+several copies of the package, each with a context of its own; the active copy is the one in
+`sys.modules`, so that pickles and other look-ups by name find it.
 
     host   ordinary memory
     fake   the CUDA backend over the driver of tests/fake_cuda
@@ -92,7 +92,7 @@ _known_modules = 0
 
 
 def collect_garbage() -> None:
-    """A full collection, made quick: what newly imported modules brought (torch 180,000 objects) is set aside, once."""
+    """A full collection, made quick: what new modules brought (torch 180,000 objects) is set aside, once."""
     global _known_modules
     gc.collect()
     if len(sys.modules) != _known_modules:
@@ -110,7 +110,11 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     """Leaves out, instead of skipping, what is about a backend that this run does not have."""
-    gone = [item for item in items if getattr(item, "callspec", None) and item.callspec.params.get("backend") == NOT_HERE]
+    gone = [
+        item
+        for item in items
+        if getattr(item, "callspec", None) and item.callspec.params.get("backend") == NOT_HERE
+    ]
     if gone:
         config.hook.pytest_deselected(items=gone)
         items[:] = [item for item in items if item not in gone]
@@ -142,7 +146,7 @@ def on_gpu(backend) -> bool:
 
 @pytest.fixture
 def fake(umem, backend):
-    """Control of the fake driver behind `umem`. For tests marked `backends("fake")`; everything is back to normal after the test."""
+    """Control of the fake driver behind `umem`, for tests marked `backends("fake")`; put back after the test."""
     from fake_cuda.control import FakeCuda
 
     control = FakeCuda(fake_library())
@@ -152,7 +156,7 @@ def fake(umem, backend):
 
 @pytest.fixture
 def run_python(backend):
-    """Runs code in a new interpreter on the same backend; fails the test when it does not exit with 0. Returns its stdout."""
+    """Runs code in a new interpreter on the same backend: its stdout; an exit status but 0 fails the test."""
     import subprocess
 
     def run(code: str, *, check: bool = True, **variables: str):

@@ -1,4 +1,7 @@
-"""Writes what a GPU run found to $UMEM_RESULTS_DIR/gpu-tests-<device>.json: the machine, counts by file, and every failure."""
+"""Writes what a GPU run found to $UMEM_RESULTS_DIR/gpu-tests-<device>.json.
+
+The machine, counts by file, and every failure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,13 @@ def pytest_sessionfinish(session, exitstatus):
     facts = machine()
     device = re.sub(r"[^a-z0-9]+", "-", "-".join(facts["devices"]).lower()).strip("-") or "none"
     total = sum(_outcomes.values(), collections.Counter())
-    report = {"machine": facts, "exit_status": int(exitstatus), "total": total, "files": _outcomes, "failures": _failures}
+    report = {
+        "machine": facts,
+        "exit_status": int(exitstatus),
+        "total": total,
+        "files": _outcomes,
+        "failures": _failures,
+    }
     path = Path(where) / f"gpu-tests-{device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")

@@ -23,22 +23,22 @@ typedef uintptr_t um_stream_handle;
 typedef uintptr_t um_event_handle;
 typedef uintptr_t um_kernel_handle;
 
-#define UM_STREAM_LEGACY ((um_stream_handle)1)     /* CU_STREAM_LEGACY */
+#define UM_STREAM_LEGACY     ((um_stream_handle)1) /* CU_STREAM_LEGACY */
 #define UM_STREAM_PER_THREAD ((um_stream_handle)2) /* CU_STREAM_PER_THREAD */
 
 typedef struct um_device_info {
     char name[256];
-    char uuid[48];            /* "GPU-xxxxxxxx-…", empty when the driver cannot say */
+    char uuid[48]; /* "GPU-xxxxxxxx-…", empty when the driver cannot say */
     int compute_major, compute_minor;
-    size_t total_memory;      /* bytes */
+    size_t total_memory; /* bytes */
     int multiprocessors;
-    int l2_cache;             /* bytes */
-    int numa_node;            /* host NUMA node next to the device, -1 when unknown */
+    int l2_cache;  /* bytes */
+    int numa_node; /* host NUMA node next to the device, -1 when unknown */
     bool managed_memory;
     bool concurrent_managed_access;
     bool pageable_memory_access;
     bool host_native_atomics;
-    bool direct_host_access;  /* directManagedMemAccessFromHost */
+    bool direct_host_access; /* directManagedMemAccessFromHost */
     bool memory_pools;
 } um_device_info;
 
@@ -57,12 +57,12 @@ typedef enum um_advice {
 } um_advice;
 
 typedef struct um_pointer_info {
-    bool known;       /* the driver knows the pointer; everything else is meaningless otherwise */
-    bool managed;     /* managed memory: valid on host and device */
-    bool host;        /* page-locked or registered host memory */
-    int device;       /* ordinal it was allocated on; -1 for host memory */
-    char *base;       /* first byte of its allocation */
-    size_t size;      /* bytes of its allocation */
+    bool known;   /* the driver knows the pointer; everything else is meaningless otherwise */
+    bool managed; /* managed memory: valid on host and device */
+    bool host;    /* page-locked or registered host memory */
+    int device;   /* ordinal it was allocated on; -1 for host memory */
+    char *base;   /* first byte of its allocation */
+    size_t size;  /* bytes of its allocation */
 } um_pointer_info;
 
 typedef struct um_launch {
@@ -87,8 +87,8 @@ typedef struct um_backend_ops {
      * a device without concurrent access takes no advice. Fresh host memory is zero; fresh CUDA memory is not.
      * Fails with UM_ERR_OUT_OF_MEMORY, UM_ERR_VALUE for a home that is not there, or UM_ERR_UNSUPPORTED for a NUMA
      * home on a driver before CUDA 12.2. */
-    UM_MUST_CHECK um_status (*mem_alloc)(um_backend *backend, size_t size, int device, um_location home,
-                                         void **out, um_error *err);
+    UM_MUST_CHECK um_status (*mem_alloc)(um_backend *backend, size_t size, int device, um_location home, void **out,
+                                         um_error *err);
     /* Frees what mem_alloc returned; `size` and `device` as given there. May block until work that uses
      * the memory is done. The memory is gone even when an error is returned. */
     UM_MUST_CHECK um_status (*mem_free)(um_backend *backend, void *ptr, size_t size, int device, um_error *err);
@@ -97,8 +97,8 @@ typedef struct um_backend_ops {
      * driver has the batch form (which refuses the legacy stream: the backend then orders an own stream
      * before and after it). Can block for milliseconds. No effect on devices without concurrent access. Host
      * backend: no effect for devices; for the host, populates the pages. On failure some ranges may be on their way. */
-    UM_MUST_CHECK um_status (*prefetch)(um_backend *backend, const um_range *ranges, size_t count,
-                                        um_location where, int device, um_stream_handle stream, um_error *err);
+    UM_MUST_CHECK um_status (*prefetch)(um_backend *backend, const um_range *ranges, size_t count, um_location where,
+                                        int device, um_stream_handle stream, um_error *err);
     /* `where` counts for preferred location and (unset) accessed-by only. UM_ERR_UNSUPPORTED for a NUMA node on a
      * driver before CUDA 12.2. No effect on devices without concurrent access, and on the host backend. */
     UM_MUST_CHECK um_status (*advise)(um_backend *backend, um_range range, um_advice advice, um_location where,
@@ -118,8 +118,7 @@ typedef struct um_backend_ops {
     UM_MUST_CHECK um_status (*device_info)(um_backend *backend, int device, um_device_info *out, um_error *err);
     /* Blocks until every context of this process that umem or another library has active is idle. */
     UM_MUST_CHECK um_status (*synchronize)(um_backend *backend, um_error *err);
-    UM_MUST_CHECK um_status (*pointer_info)(um_backend *backend, const void *ptr, um_pointer_info *out,
-                                            um_error *err);
+    UM_MUST_CHECK um_status (*pointer_info)(um_backend *backend, const void *ptr, um_pointer_info *out, um_error *err);
 
     /* Device the stream belongs to; -1 for the legacy, per-thread and null streams. `id` is unique over the process's
      * life where the driver can tell, else the handle. */
@@ -127,8 +126,7 @@ typedef struct um_backend_ops {
                                            unsigned long long *id, um_error *err);
     /* A stream that does not wait for the legacy stream, nor that for it. */
     UM_MUST_CHECK um_status (*stream_create)(um_backend *backend, int device, um_stream_handle *out, um_error *err);
-    UM_MUST_CHECK um_status (*stream_destroy)(um_backend *backend, int device, um_stream_handle stream,
-                                              um_error *err);
+    UM_MUST_CHECK um_status (*stream_destroy)(um_backend *backend, int device, um_stream_handle stream, um_error *err);
     UM_MUST_CHECK um_status (*stream_synchronize)(um_backend *backend, int device, um_stream_handle stream,
                                                   um_error *err); /* blocks */
     /* *done says whether all work is finished; unfinished is not an error. */
@@ -170,8 +168,8 @@ typedef struct um_backend_ops {
 struct um_backend {
     const um_backend_ops *ops;
     int device_count;
-    int driver_version;       /* e.g. 13000; 0 on the host backend */
-    bool concurrent;          /* every device has concurrentManagedAccess (true on the host backend) */
+    int driver_version; /* e.g. 13000; 0 on the host backend */
+    bool concurrent;    /* every device has concurrentManagedAccess (true on the host backend) */
     char driver_path[512];
 };
 

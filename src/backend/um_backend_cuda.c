@@ -19,9 +19,7 @@
 
 /* --- contexts --------------------------------------------------------------------------------------------------- */
 
-static um_status retain_context(um_cuda_backend *cuda, um_cuda_device *entry, CUcontext *out,
-                                um_error *err)
-{
+static um_status retain_context(um_cuda_backend *cuda, um_cuda_device *entry, CUcontext *out, um_error *err) {
     (void)pthread_mutex_lock(&cuda->lock);
     CUcontext context = atomic_load_explicit(&entry->context, memory_order_relaxed);
     um_status status = UM_OK;
@@ -38,11 +36,9 @@ static um_status retain_context(um_cuda_backend *cuda, um_cuda_device *entry, CU
     return status;
 }
 
-um_status um_cuda_enter(um_cuda_backend *cuda, int device, um_cuda_scope *scope, um_error *err)
-{
+um_status um_cuda_enter(um_cuda_backend *cuda, int device, um_cuda_scope *scope, um_error *err) {
     if (device < 0 || device >= cuda->base.device_count) {
-        return um_error_set(err, UM_ERR_VALUE,
-                            "there is no device cuda:%d; the last one is cuda:%d", device,
+        return um_error_set(err, UM_ERR_VALUE, "there is no device cuda:%d; the last one is cuda:%d", device,
                             cuda->base.device_count - 1);
     }
     um_cuda_device *entry = &cuda->devices[device];
@@ -68,9 +64,7 @@ um_status um_cuda_enter(um_cuda_backend *cuda, int device, um_cuda_scope *scope,
     return UM_OK;
 }
 
-um_status um_cuda_leave(const um_cuda_backend *cuda, um_cuda_scope scope, um_status status,
-                        um_error *err)
-{
+um_status um_cuda_leave(const um_cuda_backend *cuda, um_cuda_scope scope, um_status status, um_error *err) {
     if (!scope.pushed) {
         return status;
     }
@@ -79,8 +73,7 @@ um_status um_cuda_leave(const um_cuda_backend *cuda, um_cuda_scope scope, um_sta
     return status != UM_OK ? status : left;
 }
 
-int um_cuda_any_device(const um_cuda_backend *cuda)
-{
+int um_cuda_any_device(const um_cuda_backend *cuda) {
     for (int device = 0; device < cuda->base.device_count; ++device) {
         if (atomic_load_explicit(&cuda->devices[device].context, memory_order_relaxed) != NULL) {
             return device;
@@ -89,8 +82,7 @@ int um_cuda_any_device(const um_cuda_backend *cuda)
     return 0;
 }
 
-um_status um_cuda_own_stream(um_cuda_backend *cuda, int device, CUstream *out, um_error *err)
-{
+um_status um_cuda_own_stream(um_cuda_backend *cuda, int device, CUstream *out, um_error *err) {
     um_cuda_device *entry = &cuda->devices[device];
     CUstream stream = atomic_load_explicit(&entry->own_stream, memory_order_acquire);
     um_status status = UM_OK;
@@ -113,8 +105,7 @@ um_status um_cuda_own_stream(um_cuda_backend *cuda, int device, CUstream *out, u
 
 /* --- synchronising ---------------------------------------------------------------------------------------------- */
 
-static um_status synchronize_ours(um_cuda_backend *cuda, int device, um_error *err)
-{
+static um_status synchronize_ours(um_cuda_backend *cuda, int device, um_error *err) {
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
     if (status != UM_OK) {
@@ -125,8 +116,7 @@ static um_status synchronize_ours(um_cuda_backend *cuda, int device, um_error *e
 }
 
 /* A context that another library holds and umem does not. It stays that way: umem's hold ends with the call. */
-static um_status synchronize_foreign(um_cuda_backend *cuda, CUdevice handle, um_error *err)
-{
+static um_status synchronize_foreign(um_cuda_backend *cuda, CUdevice handle, um_error *err) {
     CUcontext context = NULL;
     um_status status = UM_CUDA_CALL(cuda, err, primary_ctx_retain, &context, handle);
     if (status != UM_OK) {
@@ -138,21 +128,18 @@ static um_status synchronize_foreign(um_cuda_backend *cuda, CUdevice handle, um_
         status = UM_CUDA_CALL(cuda, err, ctx_synchronize);
         status = um_cuda_leave(cuda, scope, status, err);
     }
-    um_status released =
-        UM_CUDA_CALL(cuda, status == UM_OK ? err : NULL, primary_ctx_release, handle);
+    um_status released = UM_CUDA_CALL(cuda, status == UM_OK ? err : NULL, primary_ctx_release, handle);
     return status != UM_OK ? status : released;
 }
 
-static um_status synchronize_device(um_cuda_backend *cuda, int device, um_error *err)
-{
+static um_status synchronize_device(um_cuda_backend *cuda, int device, um_error *err) {
     um_cuda_device *entry = &cuda->devices[device];
     if (atomic_load_explicit(&entry->context, memory_order_acquire) != NULL) {
         return synchronize_ours(cuda, device, err);
     }
     unsigned int flags = 0;
     int active = 0;
-    um_status status =
-        UM_CUDA_CALL(cuda, err, primary_ctx_get_state, entry->handle, &flags, &active);
+    um_status status = UM_CUDA_CALL(cuda, err, primary_ctx_get_state, entry->handle, &flags, &active);
     if (status == UM_OK && active != 0) {
         status = synchronize_foreign(cuda, entry->handle, err);
     }
@@ -160,8 +147,7 @@ static um_status synchronize_device(um_cuda_backend *cuda, int device, um_error 
 }
 
 /* A device that fails does not keep the others from being waited for; the first failure is the one reported. */
-um_status um_cuda_synchronize(um_backend *backend, um_error *err)
-{
+um_status um_cuda_synchronize(um_backend *backend, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_status first = UM_OK;
     for (int device = 0; device < cuda->base.device_count; ++device) {
@@ -175,15 +161,13 @@ um_status um_cuda_synchronize(um_backend *backend, um_error *err)
 
 /* --- device information ----------------------------------------------------------------------------------------- */
 
-static um_status get_attribute(const um_cuda_backend *cuda, CUdevice handle,
-                               CUdevice_attribute attribute, int *out, um_error *err)
-{
+static um_status get_attribute(const um_cuda_backend *cuda, CUdevice handle, CUdevice_attribute attribute, int *out,
+                               um_error *err) {
     return UM_CUDA_CALL(cuda, err, device_get_attribute, out, attribute, handle);
 }
 
-static um_status get_attribute_bool(const um_cuda_backend *cuda, CUdevice handle,
-                                    CUdevice_attribute attribute, bool *out, um_error *err)
-{
+static um_status get_attribute_bool(const um_cuda_backend *cuda, CUdevice handle, CUdevice_attribute attribute,
+                                    bool *out, um_error *err) {
     int value = 0;
     um_status status = get_attribute(cuda, handle, attribute, &value, err);
     if (status == UM_OK) {
@@ -192,19 +176,14 @@ static um_status get_attribute_bool(const um_cuda_backend *cuda, CUdevice handle
     return status;
 }
 
-static void format_uuid(const CUuuid *uuid, char *out, size_t size)
-{
+static void format_uuid(const CUuuid *uuid, char *out, size_t size) {
     unsigned char b[16];
     memcpy(b, uuid->bytes, sizeof(b));
-    (void)snprintf(out, size,
-                   "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
-                   b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
-                   b[14], b[15]);
+    (void)snprintf(out, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+                   b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-static um_status read_numbers(const um_cuda_backend *cuda, CUdevice handle, um_device_info *info,
-                              um_error *err)
-{
+static um_status read_numbers(const um_cuda_backend *cuda, CUdevice handle, um_device_info *info, um_error *err) {
     const struct {
         CUdevice_attribute attribute;
         int *out;
@@ -232,8 +211,7 @@ static um_status read_numbers(const um_cuda_backend *cuda, CUdevice handle, um_d
         {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &info->memory_pools},
     };
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); ++i) {
-        um_status status =
-            get_attribute_bool(cuda, handle, answers[i].attribute, answers[i].out, err);
+        um_status status = get_attribute_bool(cuda, handle, answers[i].attribute, answers[i].out, err);
         if (status != UM_OK) {
             return status;
         }
@@ -241,19 +219,16 @@ static um_status read_numbers(const um_cuda_backend *cuda, CUdevice handle, um_d
     return UM_OK;
 }
 
-um_status um_cuda_device_info(um_backend *backend, int device, um_device_info *out, um_error *err)
-{
+um_status um_cuda_device_info(um_backend *backend, int device, um_device_info *out, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     if (device < 0 || device >= cuda->base.device_count) {
-        return um_error_set(err, UM_ERR_VALUE,
-                            "there is no device cuda:%d; the last one is cuda:%d", device,
+        return um_error_set(err, UM_ERR_VALUE, "there is no device cuda:%d; the last one is cuda:%d", device,
                             cuda->base.device_count - 1);
     }
     CUdevice handle = cuda->devices[device].handle;
     um_device_info info;
     memset(&info, 0, sizeof(info));
-    um_status status =
-        UM_CUDA_CALL(cuda, err, device_get_name, info.name, (int)sizeof(info.name), handle);
+    um_status status = UM_CUDA_CALL(cuda, err, device_get_name, info.name, (int)sizeof(info.name), handle);
     if (status == UM_OK) {
         status = UM_CUDA_CALL(cuda, err, device_total_mem, &info.total_memory, handle);
     }
@@ -270,8 +245,7 @@ um_status um_cuda_device_info(um_backend *backend, int device, um_device_info *o
     if (status != UM_OK) {
         return status;
     }
-    if (cuda->driver->device_get_attribute(&info.numa_node, ATTRIBUTE_HOST_NUMA_ID, handle) !=
-        CUDA_SUCCESS) {
+    if (cuda->driver->device_get_attribute(&info.numa_node, ATTRIBUTE_HOST_NUMA_ID, handle) != CUDA_SUCCESS) {
         info.numa_node = -1;
     }
     *out = info;
@@ -280,24 +254,20 @@ um_status um_cuda_device_info(um_backend *backend, int device, um_device_info *o
 
 /* --- open and close --------------------------------------------------------------------------------------------- */
 
-static um_status read_device(um_cuda_backend *cuda, int device, um_error *err)
-{
+static um_status read_device(um_cuda_backend *cuda, int device, um_error *err) {
     um_cuda_device *entry = &cuda->devices[device];
     um_status status = UM_CUDA_CALL(cuda, err, device_get, &entry->handle, device);
     if (status == UM_OK) {
-        status = get_attribute_bool(cuda, entry->handle, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
-                                    &entry->managed, err);
+        status = get_attribute_bool(cuda, entry->handle, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, &entry->managed, err);
     }
     if (status == UM_OK) {
-        status =
-            get_attribute_bool(cuda, entry->handle, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
-                               &entry->concurrent, err);
+        status = get_attribute_bool(cuda, entry->handle, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+                                    &entry->concurrent, err);
     }
     return status;
 }
 
-static um_status read_devices(um_cuda_backend *cuda, um_error *err)
-{
+static um_status read_devices(um_cuda_backend *cuda, um_error *err) {
     bool managed = false;
     cuda->base.concurrent = true;
     for (int device = 0; device < cuda->base.device_count; ++device) {
@@ -315,16 +285,14 @@ static um_status read_devices(um_cuda_backend *cuda, um_error *err)
     return UM_OK;
 }
 
-static void free_backend(um_cuda_backend *cuda)
-{
+static void free_backend(um_cuda_backend *cuda) {
     (void)pthread_mutex_destroy(&cuda->lock);
     free(cuda->libraries);
     um_driver_close(cuda->driver);
     free(cuda);
 }
 
-static void release_device(um_cuda_backend *cuda, int device)
-{
+static void release_device(um_cuda_backend *cuda, int device) {
     um_cuda_device *entry = &cuda->devices[device];
     if (atomic_load_explicit(&entry->context, memory_order_acquire) == NULL) {
         return;
@@ -332,8 +300,7 @@ static void release_device(um_cuda_backend *cuda, int device)
     CUstream stream = atomic_load_explicit(&entry->own_stream, memory_order_acquire);
     CUevent event = atomic_load_explicit(&entry->spare_event, memory_order_acquire);
     um_cuda_scope scope;
-    if (stream != NULL &&
-        um_cuda_enter(cuda, device, &scope, NULL) == UM_OK) { /* an event implies the stream */
+    if (stream != NULL && um_cuda_enter(cuda, device, &scope, NULL) == UM_OK) { /* an event implies the stream */
         if (event != NULL) {
             (void)cuda->driver->event_destroy(event);
         }
@@ -345,16 +312,14 @@ static void release_device(um_cuda_backend *cuda, int device)
 }
 
 /* Nobody is left to tell of a failure: at the end of a process the driver may be gone already (DEINITIALIZED). */
-static void close_backend(um_backend *backend)
-{
+static void close_backend(um_backend *backend) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     if (cuda->owner != getpid()) {
         return; /* a forked child: the driver is the parent's, and the lock may be held by a thread that is not here */
     }
     for (int device = 0; device < cuda->base.device_count; ++device) {
         if (atomic_load_explicit(&cuda->devices[device].context, memory_order_acquire) != NULL) {
-            um_status idle =
-                synchronize_ours(cuda, device, NULL); /* a running kernel needs its code */
+            um_status idle = synchronize_ours(cuda, device, NULL); /* a running kernel needs its code */
             (void)idle;
         }
     }
@@ -398,8 +363,7 @@ static const um_backend_ops cuda_ops = {
 };
 
 /* Takes over `driver`, also on failure. */
-static um_status make_backend(um_driver *driver, um_cuda_backend **out, um_error *err)
-{
+static um_status make_backend(um_driver *driver, um_cuda_backend **out, um_error *err) {
     size_t devices = (size_t)driver->device_count * sizeof(um_cuda_device);
     um_cuda_backend *cuda = calloc(1, sizeof(*cuda) + devices);
     if (cuda == NULL) {
@@ -413,8 +377,7 @@ static um_status make_backend(um_driver *driver, um_cuda_backend **out, um_error
     }
     cuda->driver = driver;
     cuda->owner = getpid();
-    cuda->libraries = calloc(um_kernel_image_count + 1,
-                             sizeof(cuda->libraries[0])); /* + 1: calloc(0) may be NULL */
+    cuda->libraries = calloc(um_kernel_image_count + 1, sizeof(cuda->libraries[0])); /* + 1: calloc(0) may be NULL */
     if (cuda->libraries == NULL) {
         free_backend(cuda);
         return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for the table of kernel images");
@@ -427,8 +390,7 @@ static um_status make_backend(um_driver *driver, um_cuda_backend **out, um_error
     return UM_OK;
 }
 
-um_status um_backend_cuda_open(const char *library, um_backend **out, um_error *err)
-{
+um_status um_backend_cuda_open(const char *library, um_backend **out, um_error *err) {
     um_driver *driver = NULL;
     um_status status = um_driver_open(library, &driver, err);
     if (status != UM_OK) {

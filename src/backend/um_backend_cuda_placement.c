@@ -9,24 +9,21 @@
 #include <stdlib.h>
 
 /* cuda.h names these from 12.2 on. */
-#define LOCATION_TYPE_HOST ((CUmemLocationType)2)
+#define LOCATION_TYPE_HOST      ((CUmemLocationType)2)
 #define LOCATION_TYPE_HOST_NUMA ((CUmemLocationType)3)
 
 /* --- locations -------------------------------------------------------------------------------------------------- */
 
-um_status um_cuda_check_location(const um_cuda_backend *cuda, um_location where, um_error *err)
-{
+um_status um_cuda_check_location(const um_cuda_backend *cuda, um_location where, um_error *err) {
     if (where.kind == UM_LOCATION_DEVICE && (where.id < 0 || where.id >= cuda->base.device_count)) {
-        return um_error_set(err, UM_ERR_VALUE,
-                            "there is no device cuda:%d; the last one is cuda:%d", where.id,
+        return um_error_set(err, UM_ERR_VALUE, "there is no device cuda:%d; the last one is cuda:%d", where.id,
                             cuda->base.device_count - 1);
     }
     return UM_OK;
 }
 
 /* NONE is given for advice that ignores its location; the driver then wants some valid one. */
-static CUmemLocation to_location(const um_cuda_backend *cuda, um_location where)
-{
+static CUmemLocation to_location(const um_cuda_backend *cuda, um_location where) {
     CUmemLocation location = {.type = LOCATION_TYPE_HOST};
     if (where.kind == UM_LOCATION_DEVICE) {
         location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -38,14 +35,11 @@ static CUmemLocation to_location(const um_cuda_backend *cuda, um_location where)
     return location;
 }
 
-static um_status to_device(const um_cuda_backend *cuda, um_location where, CUdevice *out,
-                           um_error *err)
-{
+static um_status to_device(const um_cuda_backend *cuda, um_location where, CUdevice *out, um_error *err) {
     if (where.kind == UM_LOCATION_NUMA) {
-        return um_error_set(
-            err, UM_ERR_UNSUPPORTED,
-            "this driver (CUDA %d.%d) cannot place memory on one NUMA node: that needs CUDA 12.2",
-            cuda->base.driver_version / 1000, cuda->base.driver_version % 1000 / 10);
+        return um_error_set(err, UM_ERR_UNSUPPORTED,
+                            "this driver (CUDA %d.%d) cannot place memory on one NUMA node: that needs CUDA 12.2",
+                            cuda->base.driver_version / 1000, cuda->base.driver_version % 1000 / 10);
     }
     *out = where.kind == UM_LOCATION_DEVICE ? cuda->devices[where.id].handle : CU_DEVICE_CPU;
     return UM_OK;
@@ -53,39 +47,29 @@ static um_status to_device(const um_cuda_backend *cuda, um_location where, CUdev
 
 /* --- advice ----------------------------------------------------------------------------------------------------- */
 
-static CUmem_advise to_advice(um_advice advice)
-{
+static CUmem_advise to_advice(um_advice advice) {
     switch (advice) {
-    case UM_ADVICE_READ_MOSTLY:
-        return CU_MEM_ADVISE_SET_READ_MOSTLY;
-    case UM_ADVICE_UNSET_READ_MOSTLY:
-        return CU_MEM_ADVISE_UNSET_READ_MOSTLY;
-    case UM_ADVICE_PREFERRED_LOCATION:
-        return CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
-    case UM_ADVICE_UNSET_PREFERRED_LOCATION:
-        return CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
-    case UM_ADVICE_ACCESSED_BY:
-        return CU_MEM_ADVISE_SET_ACCESSED_BY;
-    case UM_ADVICE_UNSET_ACCESSED_BY:
-        break;
+    case UM_ADVICE_READ_MOSTLY: return CU_MEM_ADVISE_SET_READ_MOSTLY;
+    case UM_ADVICE_UNSET_READ_MOSTLY: return CU_MEM_ADVISE_UNSET_READ_MOSTLY;
+    case UM_ADVICE_PREFERRED_LOCATION: return CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
+    case UM_ADVICE_UNSET_PREFERRED_LOCATION: return CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+    case UM_ADVICE_ACCESSED_BY: return CU_MEM_ADVISE_SET_ACCESSED_BY;
+    case UM_ADVICE_UNSET_ACCESSED_BY: break;
     }
     return CU_MEM_ADVISE_UNSET_ACCESSED_BY;
 }
 
-static bool uses_location(um_advice advice)
-{
+static bool uses_location(um_advice advice) {
     return advice == UM_ADVICE_PREFERRED_LOCATION || advice == UM_ADVICE_ACCESSED_BY ||
            advice == UM_ADVICE_UNSET_ACCESSED_BY;
 }
 
-um_status um_cuda_advise_range(const um_cuda_backend *cuda, um_range range, um_advice advice,
-                               um_location where, um_error *err)
-{
+um_status um_cuda_advise_range(const um_cuda_backend *cuda, um_range range, um_advice advice, um_location where,
+                               um_error *err) {
     CUdeviceptr ptr = (CUdeviceptr)(uintptr_t)range.ptr;
     CUmem_advise code = to_advice(advice);
     if (cuda->driver->mem_advise_location != NULL) {
-        return UM_CUDA_CALL(cuda, err, mem_advise_location, ptr, range.size, code,
-                            to_location(cuda, where));
+        return UM_CUDA_CALL(cuda, err, mem_advise_location, ptr, range.size, code, to_location(cuda, where));
     }
     CUdevice device = CU_DEVICE_CPU;
     um_status status = to_device(cuda, where, &device, err);
@@ -95,9 +79,7 @@ um_status um_cuda_advise_range(const um_cuda_backend *cuda, um_range range, um_a
     return UM_CUDA_CALL(cuda, err, mem_advise_device, ptr, range.size, code, device);
 }
 
-um_status um_cuda_advise(um_backend *backend, um_range range, um_advice advice, um_location where,
-                         um_error *err)
-{
+um_status um_cuda_advise(um_backend *backend, um_range range, um_advice advice, um_location where, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_location used = {.kind = UM_LOCATION_NONE};
     if (uses_location(advice)) {
@@ -110,8 +92,7 @@ um_status um_cuda_advise(um_backend *backend, um_range range, um_advice advice, 
         }
         used = where;
     }
-    bool able =
-        used.kind == UM_LOCATION_DEVICE ? cuda->devices[used.id].concurrent : cuda->base.concurrent;
+    bool able = used.kind == UM_LOCATION_DEVICE ? cuda->devices[used.id].concurrent : cuda->base.concurrent;
     if (!able) {
         return UM_OK;
     }
@@ -134,8 +115,7 @@ typedef struct detour {
     CUevent event; /* NULL when `use` is the caller's stream */
 } detour;
 
-static um_status take_event(um_cuda_backend *cuda, int device, CUevent *out, um_error *err)
-{
+static um_status take_event(um_cuda_backend *cuda, int device, CUevent *out, um_error *err) {
     CUevent event = atomic_exchange(&cuda->devices[device].spare_event, NULL);
     if (event == NULL) {
         um_status status = UM_CUDA_CALL(cuda, err, event_create, &event, CU_EVENT_DISABLE_TIMING);
@@ -148,17 +128,14 @@ static um_status take_event(um_cuda_backend *cuda, int device, CUevent *out, um_
 }
 
 /* Work may still wait for the event: a wait keeps the record that it was made for, so the next user may record anew. */
-static void put_event(um_cuda_backend *cuda, int device, CUevent event)
-{
+static void put_event(um_cuda_backend *cuda, int device, CUevent event) {
     CUevent other = atomic_exchange(&cuda->devices[device].spare_event, event);
     if (other != NULL) {
         (void)cuda->driver->event_destroy(other);
     }
 }
 
-static um_status detour_begin(um_cuda_backend *cuda, int device, um_stream_handle stream,
-                              detour *out, um_error *err)
-{
+static um_status detour_begin(um_cuda_backend *cuda, int device, um_stream_handle stream, detour *out, um_error *err) {
     detour path = {.caller = (CUstream)stream, .use = (CUstream)stream, .event = NULL};
     if (stream != 0 && stream != UM_STREAM_LEGACY && stream != UM_STREAM_PER_THREAD) {
         *out = path;
@@ -174,8 +151,7 @@ static um_status detour_begin(um_cuda_backend *cuda, int device, um_stream_handl
     }
     status = UM_CUDA_CALL(cuda, err, event_record, path.event, path.caller);
     if (status == UM_OK) {
-        status =
-            UM_CUDA_CALL(cuda, err, stream_wait_event, path.use, path.event, CU_EVENT_WAIT_DEFAULT);
+        status = UM_CUDA_CALL(cuda, err, stream_wait_event, path.use, path.event, CU_EVENT_WAIT_DEFAULT);
     }
     if (status != UM_OK) {
         put_event(cuda, device, path.event);
@@ -186,21 +162,17 @@ static um_status detour_begin(um_cuda_backend *cuda, int device, um_stream_handl
 }
 
 /* `status` is that of the call on path.use. */
-static um_status detour_end(um_cuda_backend *cuda, int device, detour path, um_status status,
-                            um_error *err)
-{
+static um_status detour_end(um_cuda_backend *cuda, int device, detour path, um_status status, um_error *err) {
     if (path.event == NULL) {
         return status;
     }
     if (status == UM_OK) {
         status = UM_CUDA_CALL(cuda, err, event_record, path.event, path.use);
         if (status == UM_OK) {
-            status = UM_CUDA_CALL(cuda, err, stream_wait_event, path.caller, path.event,
-                                  CU_EVENT_WAIT_DEFAULT);
+            status = UM_CUDA_CALL(cuda, err, stream_wait_event, path.caller, path.event, CU_EVENT_WAIT_DEFAULT);
         }
         if (status != UM_OK) {
-            (void)cuda->driver->stream_synchronize(
-                path.use); /* under way and unordered: let it end before we return */
+            (void)cuda->driver->stream_synchronize(path.use); /* under way and unordered: let it end before we return */
         }
     }
     put_event(cuda, device, path.event);
@@ -209,13 +181,11 @@ static um_status detour_end(um_cuda_backend *cuda, int device, detour path, um_s
 
 /* --- prefetch --------------------------------------------------------------------------------------------------- */
 
-static um_status prefetch_one(const um_cuda_backend *cuda, um_range range, um_location where,
-                              CUstream stream, um_error *err)
-{
+static um_status prefetch_one(const um_cuda_backend *cuda, um_range range, um_location where, CUstream stream,
+                              um_error *err) {
     CUdeviceptr ptr = (CUdeviceptr)(uintptr_t)range.ptr;
     if (cuda->driver->mem_prefetch_location != NULL) {
-        return UM_CUDA_CALL(cuda, err, mem_prefetch_location, ptr, range.size,
-                            to_location(cuda, where), 0, stream);
+        return UM_CUDA_CALL(cuda, err, mem_prefetch_location, ptr, range.size, to_location(cuda, where), 0, stream);
     }
     CUdevice device = CU_DEVICE_CPU;
     um_status status = to_device(cuda, where, &device, err);
@@ -225,9 +195,8 @@ static um_status prefetch_one(const um_cuda_backend *cuda, um_range range, um_lo
     return UM_CUDA_CALL(cuda, err, mem_prefetch_device, ptr, range.size, device, stream);
 }
 
-static um_status prefetch_each(const um_cuda_backend *cuda, const um_range *ranges, size_t count,
-                               um_location where, CUstream stream, um_error *err)
-{
+static um_status prefetch_each(const um_cuda_backend *cuda, const um_range *ranges, size_t count, um_location where,
+                               CUstream stream, um_error *err) {
     for (size_t i = 0; i < count; ++i) {
         um_status status = prefetch_one(cuda, ranges[i], where, stream, err);
         if (status != UM_OK) {
@@ -243,8 +212,7 @@ typedef struct batch_arrays {
     size_t *sizes;     /* part of the same allocation */
 } batch_arrays;
 
-static um_status make_batch(const um_range *ranges, size_t count, batch_arrays *out, um_error *err)
-{
+static um_status make_batch(const um_range *ranges, size_t count, batch_arrays *out, um_error *err) {
     const size_t each = sizeof(CUdeviceptr) + sizeof(size_t);
     char *memory = count <= SIZE_MAX / each ? malloc(count * each) : NULL;
     if (memory == NULL) {
@@ -259,10 +227,8 @@ static um_status make_batch(const um_range *ranges, size_t count, batch_arrays *
     return UM_OK;
 }
 
-static um_status prefetch_batch(um_cuda_backend *cuda, const um_range *ranges, size_t count,
-                                um_location where, int device, um_stream_handle stream,
-                                um_error *err)
-{
+static um_status prefetch_batch(um_cuda_backend *cuda, const um_range *ranges, size_t count, um_location where,
+                                int device, um_stream_handle stream, um_error *err) {
     batch_arrays batch = {NULL, NULL};
     um_status status = make_batch(ranges, count, &batch, err);
     if (status != UM_OK) {
@@ -273,17 +239,16 @@ static um_status prefetch_batch(um_cuda_backend *cuda, const um_range *ranges, s
     if (status == UM_OK) {
         CUmemLocation location = to_location(cuda, where);
         size_t first = 0; /* the one location serves from the first range on */
-        status = UM_CUDA_CALL(cuda, err, mem_prefetch_batch, batch.ptrs, batch.sizes, count,
-                              &location, &first, 1, 0, path.use);
+        status = UM_CUDA_CALL(cuda, err, mem_prefetch_batch, batch.ptrs, batch.sizes, count, &location, &first, 1, 0,
+                              path.use);
         status = detour_end(cuda, device, path, status, err);
     }
     free(batch.ptrs);
     return status;
 }
 
-um_status um_cuda_prefetch(um_backend *backend, const um_range *ranges, size_t count,
-                           um_location where, int device, um_stream_handle stream, um_error *err)
-{
+um_status um_cuda_prefetch(um_backend *backend, const um_range *ranges, size_t count, um_location where, int device,
+                           um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_status status = um_cuda_check_location(cuda, where, err);
     if (status != UM_OK) {
@@ -297,8 +262,8 @@ um_status um_cuda_prefetch(um_backend *backend, const um_range *ranges, size_t c
     if (status != UM_OK) {
         return status;
     }
-    bool able = cuda->devices[device].concurrent &&
-                (where.kind != UM_LOCATION_DEVICE || cuda->devices[where.id].concurrent);
+    bool able =
+        cuda->devices[device].concurrent && (where.kind != UM_LOCATION_DEVICE || cuda->devices[where.id].concurrent);
     if (able && count > 1 && cuda->base.concurrent && cuda->driver->mem_prefetch_batch != NULL) {
         status = prefetch_batch(cuda, ranges, count, where, device, stream, err);
     } else if (able) {
@@ -309,9 +274,7 @@ um_status um_cuda_prefetch(um_backend *backend, const um_range *ranges, size_t c
 
 /* --- discard ---------------------------------------------------------------------------------------------------- */
 
-um_status um_cuda_discard(um_backend *backend, um_range range, int device, um_stream_handle stream,
-                          um_error *err)
-{
+um_status um_cuda_discard(um_backend *backend, um_range range, int device, um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     if (cuda->driver->mem_discard_batch == NULL || !cuda->base.concurrent) {
         return UM_OK;

@@ -6,8 +6,7 @@
 
 /* --- streams ---------------------------------------------------------------------------------------------------- */
 
-static int ordinal_of(const um_cuda_backend *cuda, CUdevice handle)
-{
+static int ordinal_of(const um_cuda_backend *cuda, CUdevice handle) {
     for (int device = 0; device < cuda->base.device_count; ++device) {
         if (cuda->devices[device].handle == handle) {
             return device;
@@ -17,9 +16,8 @@ static int ordinal_of(const um_cuda_backend *cuda, CUdevice handle)
 }
 
 /* Whether the stream's context is a primary one or, as with older libraries, not: it is asked itself. */
-static um_status ask_context(const um_cuda_backend *cuda, CUcontext context, CUstream stream,
-                             int *device, unsigned long long *id, um_error *err)
-{
+static um_status ask_context(const um_cuda_backend *cuda, CUcontext context, CUstream stream, int *device,
+                             unsigned long long *id, um_error *err) {
     CUcontext current = NULL;
     um_status status = UM_CUDA_CALL(cuda, err, ctx_get_current, &current);
     um_cuda_scope scope = {.pushed = false};
@@ -44,9 +42,8 @@ static um_status ask_context(const um_cuda_backend *cuda, CUcontext context, CUs
     return status;
 }
 
-um_status um_cuda_stream_info(um_backend *backend, um_stream_handle stream, int *device,
-                              unsigned long long *id, um_error *err)
-{
+um_status um_cuda_stream_info(um_backend *backend, um_stream_handle stream, int *device, unsigned long long *id,
+                              um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     if (stream == 0 || stream == UM_STREAM_LEGACY || stream == UM_STREAM_PER_THREAD) {
         *device = -1;
@@ -61,9 +58,7 @@ um_status um_cuda_stream_info(um_backend *backend, um_stream_handle stream, int 
     return ask_context(cuda, context, (CUstream)stream, device, id, err);
 }
 
-um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handle *out,
-                                um_error *err)
-{
+um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handle *out, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -76,16 +71,13 @@ um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handl
     if (status == UM_OK) {
         *out = (um_stream_handle)stream;
     } else if (stream != NULL) {
-        um_status destroyed =
-            um_cuda_stream_destroy(backend, device, (um_stream_handle)stream, NULL);
+        um_status destroyed = um_cuda_stream_destroy(backend, device, (um_stream_handle)stream, NULL);
         (void)destroyed;
     }
     return status;
 }
 
-um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_handle stream,
-                                 um_error *err)
-{
+um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -96,9 +88,7 @@ um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_hand
     return um_cuda_leave(cuda, scope, status, err);
 }
 
-um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_handle stream,
-                                     um_error *err)
-{
+um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -110,9 +100,7 @@ um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_
 }
 
 /* What a query's result says; NOT_READY is an answer, not a failure. */
-static um_status read_query(const um_cuda_backend *cuda, CUresult result, const char *call,
-                            bool *done, um_error *err)
-{
+static um_status read_query(const um_cuda_backend *cuda, CUresult result, const char *call, bool *done, um_error *err) {
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
         *done = result == CUDA_SUCCESS;
         return UM_OK;
@@ -120,9 +108,7 @@ static um_status read_query(const um_cuda_backend *cuda, CUresult result, const 
     return um_driver_error(cuda->driver, result, call, err);
 }
 
-um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle stream, bool *done,
-                               um_error *err)
-{
+um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle stream, bool *done, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -141,8 +127,7 @@ um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle
 
 /* --- events ----------------------------------------------------------------------------------------------------- */
 
-um_status um_cuda_event_create(um_backend *backend, int device, um_event_handle *out, um_error *err)
-{
+um_status um_cuda_event_create(um_backend *backend, int device, um_event_handle *out, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -160,8 +145,7 @@ um_status um_cuda_event_create(um_backend *backend, int device, um_event_handle 
     return status;
 }
 
-void um_cuda_event_destroy(um_backend *backend, int device, um_event_handle event)
-{
+void um_cuda_event_destroy(um_backend *backend, int device, um_event_handle event) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope = {.pushed = false};
     um_status entered = um_cuda_enter(cuda, device, &scope, NULL);
@@ -172,9 +156,8 @@ void um_cuda_event_destroy(um_backend *backend, int device, um_event_handle even
     }
 }
 
-um_status um_cuda_event_record(um_backend *backend, int device, um_event_handle event,
-                               um_stream_handle stream, um_error *err)
-{
+um_status um_cuda_event_record(um_backend *backend, int device, um_event_handle event, um_stream_handle stream,
+                               um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -185,9 +168,7 @@ um_status um_cuda_event_record(um_backend *backend, int device, um_event_handle 
     return um_cuda_leave(cuda, scope, status, err);
 }
 
-um_status um_cuda_event_query(um_backend *backend, int device, um_event_handle event, bool *done,
-                              um_error *err)
-{
+um_status um_cuda_event_query(um_backend *backend, int device, um_event_handle event, bool *done, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -204,9 +185,7 @@ um_status um_cuda_event_query(um_backend *backend, int device, um_event_handle e
     return status;
 }
 
-um_status um_cuda_event_synchronize(um_backend *backend, int device, um_event_handle event,
-                                    um_error *err)
-{
+um_status um_cuda_event_synchronize(um_backend *backend, int device, um_event_handle event, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
@@ -217,40 +196,36 @@ um_status um_cuda_event_synchronize(um_backend *backend, int device, um_event_ha
     return um_cuda_leave(cuda, scope, status, err);
 }
 
-um_status um_cuda_stream_wait_event(um_backend *backend, int device, um_stream_handle stream,
-                                    um_event_handle event, um_error *err)
-{
+um_status um_cuda_stream_wait_event(um_backend *backend, int device, um_stream_handle stream, um_event_handle event,
+                                    um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
     if (status != UM_OK) {
         return status;
     }
-    status = UM_CUDA_CALL(cuda, err, stream_wait_event, (CUstream)stream, (CUevent)event,
-                          CU_EVENT_WAIT_DEFAULT);
+    status = UM_CUDA_CALL(cuda, err, stream_wait_event, (CUstream)stream, (CUevent)event, CU_EVENT_WAIT_DEFAULT);
     return um_cuda_leave(cuda, scope, status, err);
 }
 
 /* --- copies and fills ------------------------------------------------------------------------------------------- */
 
 um_status um_cuda_copy(um_backend *backend, int device, void *dst, const void *src, size_t size,
-                       um_stream_handle stream, um_error *err)
-{
+                       um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
     if (status != UM_OK) {
         return status;
     }
-    status = UM_CUDA_CALL(cuda, err, memcpy_async, (CUdeviceptr)(uintptr_t)dst,
-                          (CUdeviceptr)(uintptr_t)src, size, (CUstream)stream);
+    status = UM_CUDA_CALL(cuda, err, memcpy_async, (CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, size,
+                          (CUstream)stream);
     return um_cuda_leave(cuda, scope, status, err);
 }
 
-um_status um_cuda_copy_2d_to_host(um_backend *backend, int device, void *dst, size_t dst_pitch,
-                                  const void *src, size_t src_pitch, size_t width, size_t height,
-                                  um_stream_handle stream, um_error *err)
-{
+um_status um_cuda_copy_2d_to_host(um_backend *backend, int device, void *dst, size_t dst_pitch, const void *src,
+                                  size_t src_pitch, size_t width, size_t height, um_stream_handle stream,
+                                  um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     CUDA_MEMCPY2D copy;
     memset(&copy, 0, sizeof(copy));
@@ -271,16 +246,14 @@ um_status um_cuda_copy_2d_to_host(um_backend *backend, int device, void *dst, si
     return um_cuda_leave(cuda, scope, status, err);
 }
 
-um_status um_cuda_fill_bytes(um_backend *backend, int device, void *ptr, unsigned char value,
-                             size_t size, um_stream_handle stream, um_error *err)
-{
+um_status um_cuda_fill_bytes(um_backend *backend, int device, void *ptr, unsigned char value, size_t size,
+                             um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
     um_status status = um_cuda_enter(cuda, device, &scope, err);
     if (status != UM_OK) {
         return status;
     }
-    status = UM_CUDA_CALL(cuda, err, memset_d8_async, (CUdeviceptr)(uintptr_t)ptr, value, size,
-                          (CUstream)stream);
+    status = UM_CUDA_CALL(cuda, err, memset_d8_async, (CUdeviceptr)(uintptr_t)ptr, value, size, (CUstream)stream);
     return um_cuda_leave(cuda, scope, status, err);
 }

@@ -14,21 +14,17 @@
 #include <unistd.h>
 
 #define SMALL_ALIGNMENT ((size_t)512)
-#define MAPPED_FROM ((size_t)64 * 1024)
-#define HUGE_PAGE ((size_t)2 * 1024 * 1024)
+#define MAPPED_FROM     ((size_t)64 * 1024)
+#define HUGE_PAGE       ((size_t)2 * 1024 * 1024)
 
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14; older C libraries do not name it */
 #define MADV_POPULATE_WRITE 23
 #endif
 
-static size_t page_size(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
+static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 /* `unit` is a power of two. False when the result does not fit. */
-static bool round_up(size_t size, size_t unit, size_t *out)
-{
+static bool round_up(size_t size, size_t unit, size_t *out) {
     if (size > SIZE_MAX - (unit - 1)) {
         return false;
     }
@@ -36,11 +32,9 @@ static bool round_up(size_t size, size_t unit, size_t *out)
     return true;
 }
 
-static um_status out_of_memory(size_t size, um_error *err)
-{
+static um_status out_of_memory(size_t size, um_error *err) {
     um_status status =
-        um_error_set(err, UM_ERR_OUT_OF_MEMORY,
-                     "out of memory: the system has no room for a block of %zu bytes", size);
+        um_error_set(err, UM_ERR_OUT_OF_MEMORY, "out of memory: the system has no room for a block of %zu bytes", size);
     if (err != NULL) {
         err->requested = size;
     }
@@ -48,8 +42,7 @@ static um_status out_of_memory(size_t size, um_error *err)
 }
 
 /* The pages that touch the range (`whole` false), or those entirely inside it. *size is 0 when there is none. */
-static void range_pages(um_range range, bool whole, char **start, size_t *size)
-{
+static void range_pages(um_range range, bool whole, char **start, size_t *size) {
     uintptr_t mask = (uintptr_t)page_size() - 1;
     uintptr_t first = (uintptr_t)range.ptr;
     uintptr_t last = first + range.size;
@@ -64,15 +57,13 @@ static void range_pages(um_range range, bool whole, char **start, size_t *size)
     *size = last > first ? last - first : 0;
 }
 
-static void *map_pages(size_t size)
-{
+static void *map_pages(size_t size) {
     void *ptr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return ptr != MAP_FAILED ? ptr : NULL;
 }
 
 /* `size` is whole pages. Maps enough to hold an aligned block anywhere, then gives back both ends. */
-static void *map_huge(size_t size)
-{
+static void *map_huge(size_t size) {
     if (size > SIZE_MAX - HUGE_PAGE) {
         return NULL;
     }
@@ -94,8 +85,7 @@ static void *map_huge(size_t size)
     return block;
 }
 
-static void *alloc_small(size_t size)
-{
+static void *alloc_small(size_t size) {
     size_t bytes = 0;
     if (!round_up(size, SMALL_ALIGNMENT, &bytes)) {
         return NULL;
@@ -107,9 +97,7 @@ static void *alloc_small(size_t size)
     return ptr;
 }
 
-static um_status mem_alloc(um_backend *backend, size_t size, int device, um_location home,
-                           void **out, um_error *err)
-{
+static um_status mem_alloc(um_backend *backend, size_t size, int device, um_location home, void **out, um_error *err) {
     (void)backend;
     (void)device;
     (void)home;
@@ -127,8 +115,7 @@ static um_status mem_alloc(um_backend *backend, size_t size, int device, um_loca
     return UM_OK;
 }
 
-static um_status mem_free(um_backend *backend, void *ptr, size_t size, int device, um_error *err)
-{
+static um_status mem_free(um_backend *backend, void *ptr, size_t size, int device, um_error *err) {
     (void)backend;
     (void)device;
     if (size < MAPPED_FROM) {
@@ -137,14 +124,12 @@ static um_status mem_free(um_backend *backend, void *ptr, size_t size, int devic
     }
     size_t bytes = 0;
     if (!round_up(size, page_size(), &bytes) || munmap(ptr, bytes) != 0) {
-        return um_error_set(err, UM_ERR_VALUE, "cannot free %zu bytes at %p: %s", size, ptr,
-                            strerror(errno));
+        return um_error_set(err, UM_ERR_VALUE, "cannot free %zu bytes at %p: %s", size, ptr, strerror(errno));
     }
     return UM_OK;
 }
 
-static um_status populate(um_range range, um_error *err)
-{
+static um_status populate(um_range range, um_error *err) {
     char *start = NULL;
     size_t size = 0;
     range_pages(range, false, &start, &size);
@@ -158,13 +143,12 @@ static um_status populate(um_range range, um_error *err)
     if (errno == ENOMEM) {
         return out_of_memory(range.size, err);
     }
-    return um_error_set(err, UM_ERR_UNSUPPORTED, "cannot populate %zu bytes at %p: %s", range.size,
-                        range.ptr, strerror(errno));
+    return um_error_set(err, UM_ERR_UNSUPPORTED, "cannot populate %zu bytes at %p: %s", range.size, range.ptr,
+                        strerror(errno));
 }
 
-static um_status prefetch(um_backend *backend, const um_range *ranges, size_t count,
-                          um_location where, int device, um_stream_handle stream, um_error *err)
-{
+static um_status prefetch(um_backend *backend, const um_range *ranges, size_t count, um_location where, int device,
+                          um_stream_handle stream, um_error *err) {
     (void)backend;
     (void)device;
     (void)stream;
@@ -180,9 +164,7 @@ static um_status prefetch(um_backend *backend, const um_range *ranges, size_t co
     return UM_OK;
 }
 
-static um_status advise(um_backend *backend, um_range range, um_advice advice, um_location where,
-                        um_error *err)
-{
+static um_status advise(um_backend *backend, um_range range, um_advice advice, um_location where, um_error *err) {
     (void)backend;
     (void)range;
     (void)advice;
@@ -191,9 +173,7 @@ static um_status advise(um_backend *backend, um_range range, um_advice advice, u
     return UM_OK;
 }
 
-static um_status discard(um_backend *backend, um_range range, int device, um_stream_handle stream,
-                         um_error *err)
-{
+static um_status discard(um_backend *backend, um_range range, int device, um_stream_handle stream, um_error *err) {
     (void)backend;
     (void)device;
     (void)stream;
@@ -208,8 +188,7 @@ static um_status discard(um_backend *backend, um_range range, int device, um_str
 }
 
 /* The kernel's estimate of what can be had without swapping, bytes; 0 when /proc does not say. */
-static size_t available_memory(void)
-{
+static size_t available_memory(void) {
     FILE *file = fopen("/proc/meminfo", "re");
     if (file == NULL) {
         return 0;
@@ -227,16 +206,13 @@ static size_t available_memory(void)
     return (size_t)kib * 1024;
 }
 
-static um_status mem_info(um_backend *backend, int device, size_t *free_bytes, size_t *total_bytes,
-                          um_error *err)
-{
+static um_status mem_info(um_backend *backend, int device, size_t *free_bytes, size_t *total_bytes, um_error *err) {
     (void)backend;
     (void)device;
     long pages = sysconf(_SC_PHYS_PAGES);
     long free_pages = sysconf(_SC_AVPHYS_PAGES);
     if (pages <= 0 || free_pages < 0) {
-        return um_error_set(err, UM_ERR_UNSUPPORTED,
-                            "the system does not say how much memory it has");
+        return um_error_set(err, UM_ERR_UNSUPPORTED, "the system does not say how much memory it has");
     }
     size_t available = available_memory();
     *free_bytes = available > 0 ? available : (size_t)free_pages * page_size();
@@ -244,10 +220,7 @@ static um_status mem_info(um_backend *backend, int device, size_t *free_bytes, s
     return UM_OK;
 }
 
-static void close_backend(um_backend *backend)
-{
-    free(backend);
-}
+static void close_backend(um_backend *backend) { free(backend); }
 
 static const um_backend_ops host_ops = {
     .name = "host",
@@ -260,8 +233,7 @@ static const um_backend_ops host_ops = {
     .mem_info = mem_info,
 };
 
-um_status um_backend_host_open(um_backend **out, um_error *err)
-{
+um_status um_backend_host_open(um_backend **out, um_error *err) {
     um_backend *backend = calloc(1, sizeof(*backend));
     if (backend == NULL) {
         return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for the host backend");

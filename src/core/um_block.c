@@ -83,7 +83,8 @@ um_status um_block_new(um_context *ctx, size_t size, int device, um_location hom
     if (status != UM_OK) return status;
     if (!um_context_is_cuda(ctx)) device = 0;
     if (size > (size_t)PTRDIFF_MAX - UM_PAGE_GROUP) {
-        status = um_error_set(err, UM_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes: more than an address space holds", size);
+        status = um_error_set(err, UM_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes: more than an address space holds",
+                              size);
         if (err) err->requested = size;
         return status;
     }
@@ -113,8 +114,8 @@ um_status um_block_new(um_context *ctx, size_t size, int device, um_location hom
     return UM_OK;
 }
 
-um_status um_block_wrap(um_context *ctx, void *ptr, size_t size, int device, void (*release)(void *), void *owner, um_block **out,
-                        um_error *err) {
+um_status um_block_wrap(um_context *ctx, void *ptr, size_t size, int device, void (*release)(void *), void *owner,
+                        um_block **out, um_error *err) {
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK) return status;
     um_block *block = make_block(ctx, size, um_context_is_cuda(ctx) ? device : 0);
@@ -191,7 +192,8 @@ um_block *um_block_find(um_context *ctx, const void *ptr, size_t size) {
         bool inside = key.ptr >= block->span.ptr && size <= block->span.size - (size_t)(key.ptr - block->span.ptr);
         /* A block whose last reference is being dropped is still in the tree: it must not come back to life. */
         size_t refs = atomic_load(&block->refs);
-        while (inside && refs && !atomic_compare_exchange_weak(&block->refs, &refs, refs + 1)) {}
+        while (inside && refs && !atomic_compare_exchange_weak(&block->refs, &refs, refs + 1)) {
+        }
         if (inside && refs) found = block;
     }
     pthread_mutex_unlock(&ctx->lock);

@@ -22,7 +22,8 @@ void um_wait_drop(um_wait *wait) {
 
 um_status um_wait_run(um_wait *wait, um_error *err) {
     if (!wait->needed) return UM_OK;
-    um_status status = wait->everything ? um_context_wait_everything(wait->ctx, err) : um_stream_wait(wait->stream, wait->sequence, err);
+    um_status status = wait->everything ? um_context_wait_everything(wait->ctx, err)
+                                        : um_stream_wait(wait->stream, wait->sequence, err);
     um_wait_drop(wait);
     return status;
 }
@@ -31,7 +32,8 @@ um_status um_wait_run(um_wait *wait, um_error *err) {
 static um_wait wait_for_block_locked(um_block *block) {
     if (!block->stream || um_stream_has_done_locked(block->stream, block->sequence)) return UM_WAIT_NONE;
     um_stream_ref_locked(block->stream);
-    return (um_wait){.needed = true, .stream = block->stream, .sequence = block->sequence, .ctx = um_context_ref(block->ctx)};
+    return (um_wait){
+        .needed = true, .stream = block->stream, .sequence = block->sequence, .ctx = um_context_ref(block->ctx)};
 }
 
 /* --- the host side ----------------------------------------------------------------------------------------------------- */
@@ -45,14 +47,16 @@ um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
     pthread_mutex_lock(&ctx->lock);
     if (ctx->running) {
         pthread_mutex_unlock(&ctx->lock);
-        return um_error_set(err, UM_ERR_BUSY,
-                            "a kernel is running on a GPU without concurrent managed access, and the host may not touch managed memory "
-                            "until it has finished: call umem.synchronize() first");
+        return um_error_set(
+            err, UM_ERR_BUSY,
+            "a kernel is running on a GPU without concurrent managed access, and the host may not touch managed memory "
+            "until it has finished: call umem.synchronize() first");
     }
     block->discarded_size = 0; /* the host may write from now on */
     if (!atomic_load(&block->exported)) *wait = wait_for_block_locked(block);
     pthread_mutex_unlock(&ctx->lock);
-    if (atomic_load(&block->exported)) *wait = (um_wait){.needed = true, .everything = true, .ctx = um_context_ref(ctx)};
+    if (atomic_load(&block->exported))
+        *wait = (um_wait){.needed = true, .everything = true, .ctx = um_context_ref(ctx)};
     return UM_OK;
 }
 
@@ -72,7 +76,8 @@ void um_host_view_forever(um_block *block, bool writable) {
 }
 
 bool um_block_has_unseen_writers(const um_block *block) {
-    return atomic_load(&block->writable_views) || atomic_load(&block->writable_forever) || atomic_load(&block->exported);
+    return atomic_load(&block->writable_views) || atomic_load(&block->writable_forever) ||
+           atomic_load(&block->exported);
 }
 
 /* --- the device side: umem's own work -------------------------------------------------------------------------------------- */
@@ -128,7 +133,8 @@ static um_stream *set_last_use_locked(um_block *block, um_stream *stream, uint64
     return dead;
 }
 
-um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count, bool deferred, um_wait *wait, um_error *err) {
+um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count, bool deferred, um_wait *wait,
+                      um_error *err) {
     um_context *ctx = stream->ctx;
     bool must_wait = !ctx->backend->concurrent;
     uint64_t sequence;
@@ -138,7 +144,8 @@ um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count
         pthread_mutex_lock(&ctx->lock);
         um_stream *dead = set_last_use_locked(block, stream, sequence);
         if (accesses[i].write) block->discarded_size = 0;
-        if (!block->populated_all) um_residency_note_gpu_locked(block, accesses[i].offset, accesses[i].size, accesses[i].dense);
+        if (!block->populated_all)
+            um_residency_note_gpu_locked(block, accesses[i].offset, accesses[i].size, accesses[i].dense);
         pthread_mutex_unlock(&ctx->lock);
         um_stream_destroy(dead);
         atomic_store_explicit(&block->gpu_touched, true, memory_order_release);
@@ -165,7 +172,8 @@ um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count
 static um_status prepare_export(um_block *block, um_stream *consumer, um_error *err) {
     um_context *ctx = block->ctx;
     double host_share = um_residency_host_share(block);
-    bool movable = ctx->backend->concurrent && block->held >= EXPORT_PREFETCH_SIZE && um_block_home(block).kind == UM_LOCATION_NONE;
+    bool movable = ctx->backend->concurrent && block->held >= EXPORT_PREFETCH_SIZE &&
+                   um_block_home(block).kind == UM_LOCATION_NONE;
     if (!movable) return UM_OK;
     um_location device = {UM_LOCATION_DEVICE, block->device};
     um_status status = um_advise(block, 0, block->span.size, UM_ADVICE_UNSET_ACCESSED_BY, device, err);
@@ -174,7 +182,9 @@ static um_status prepare_export(um_block *block, um_stream *consumer, um_error *
     return um_prefetch(ctx, &whole, 1, device, consumer, err);
 }
 
-bool um_block_was_handed_out(const um_block *block) { return atomic_load_explicit(&block->prepared, memory_order_acquire); }
+bool um_block_was_handed_out(const um_block *block) {
+    return atomic_load_explicit(&block->prepared, memory_order_acquire);
+}
 
 /* From now on work on the block may be unseen. */
 static void mark_exported(um_block *block) {

@@ -44,7 +44,7 @@ typedef struct um_access {
     um_block *block;
     size_t offset, size; /* bytes of the block that may be touched */
     bool write;
-    bool dense;          /* every byte of the range is touched */
+    bool dense; /* every byte of the range is touched */
 } um_access;
 
 /* Before a launch on `stream`: orders it behind unfinished work on other streams that uses the same blocks. */

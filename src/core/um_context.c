@@ -54,11 +54,13 @@ static void unlink_context(um_context *ctx) {
 }
 
 /* Opens the backend that `config` asks for and says in `reason` why it is that one. */
-static um_status open_backend(const um_config *config, um_backend **out, char *reason, size_t reason_size, um_error *err) {
+static um_status open_backend(const um_config *config, um_backend **out, char *reason, size_t reason_size,
+                              um_error *err) {
     bool automatic = strcmp(config->backend, "auto") == 0;
     bool want_cuda = automatic || strcmp(config->backend, "cuda") == 0;
     if (!want_cuda && strcmp(config->backend, "host") != 0)
-        return um_error_set(err, UM_ERR_VALUE, "UMEM_BACKEND is \"%s\"; valid values are auto, cuda and host", config->backend);
+        return um_error_set(err, UM_ERR_VALUE, "UMEM_BACKEND is \"%s\"; valid values are auto, cuda and host",
+                            config->backend);
     if (!want_cuda) {
         snprintf(reason, reason_size, "UMEM_BACKEND=host asks for it");
         return um_backend_host_open(out, err);
@@ -67,8 +69,9 @@ static um_status open_backend(const um_config *config, um_backend **out, char *r
 #if UM_HAVE_CUDA
     um_status status = um_backend_cuda_open(config->library, out, &why);
     if (status == UM_OK) {
-        snprintf(reason, reason_size, automatic ? "a CUDA driver and a device with managed memory are present"
-                                                : "UMEM_BACKEND=cuda asks for it");
+        snprintf(reason, reason_size,
+                 automatic ? "a CUDA driver and a device with managed memory are present"
+                           : "UMEM_BACKEND=cuda asks for it");
         return UM_OK;
     }
 #else
@@ -119,7 +122,8 @@ static void close_context(um_context *ctx) {
         for (int device = 0; device < backend->device_count; device++) {
             if (ctx->legacy[device].event) ops->event_destroy(backend, device, ctx->legacy[device].event);
             um_error ignored;
-            if (ctx->read_stream[device]) (void)!ops->stream_destroy(backend, device, ctx->read_stream[device], &ignored);
+            if (ctx->read_stream[device])
+                (void)!ops->stream_destroy(backend, device, ctx->read_stream[device], &ignored);
         }
         if (ctx->staging) ops->staging_free(backend, ctx->staging);
     }
@@ -148,9 +152,10 @@ bool um_context_is_forked(const um_context *ctx) { return atomic_load_explicit(&
 
 um_status um_context_check(const um_context *ctx, um_error *err) {
     if (!um_context_is_forked(ctx)) return UM_OK;
-    return um_error_set(err, UM_ERR_FORKED,
-                        "umem cannot be used in a child forked from a process that uses a GPU: CUDA's memory is not mapped here. Start "
-                        "workers with the \"spawn\" or \"forkserver\" method, or copy what they need with a.read() first");
+    return um_error_set(
+        err, UM_ERR_FORKED,
+        "umem cannot be used in a child forked from a process that uses a GPU: CUDA's memory is not mapped here. Start "
+        "workers with the \"spawn\" or \"forkserver\" method, or copy what they need with a.read() first");
 }
 
 _Atomic(um_kernel_handle) *um_context_kernel_slots(um_context *ctx) { return ctx->kernels; }

@@ -14,16 +14,16 @@
 #define UM_MAX_DEVICES 64
 
 struct um_stream {
-    um_context *ctx;          /* borrowed: streams never outlive their context */
-    um_stream *next;          /* [lock] list of explicit streams; NULL for a device's legacy stream */
-    size_t refs;              /* [lock] explicit streams only; legacy streams live as long as the context */
+    um_context *ctx; /* borrowed: streams never outlive their context */
+    um_stream *next; /* [lock] list of explicit streams; NULL for a device's legacy stream */
+    size_t refs;     /* [lock] explicit streams only; legacy streams live as long as the context */
     int device;
     um_stream_handle handle;
-    unsigned long long id;    /* tells a new stream from an old one with the same handle */
-    um_event_handle event;    /* [lock] created at first use, recorded behind umem's work; 0 before */
-    uint64_t issued;          /* [lock] number of the last work put on the stream */
-    uint64_t recorded;        /* [lock] work up to this number lies before the event's last recording */
-    uint64_t completed;       /* [lock] work up to this number is known to be done */
+    unsigned long long id; /* tells a new stream from an old one with the same handle */
+    um_event_handle event; /* [lock] created at first use, recorded behind umem's work; 0 before */
+    uint64_t issued;       /* [lock] number of the last work put on the stream */
+    uint64_t recorded;     /* [lock] work up to this number lies before the event's last recording */
+    uint64_t completed;    /* [lock] work up to this number is known to be done */
 };
 
 /* Where a block lies; the first member of um_block, so that a stack copy can serve as a look-up key. */
@@ -34,18 +34,18 @@ typedef struct um_span {
 
 struct um_block {
     um_span span;
-    um_context *ctx;              /* owned, except while the block waits to be freed */
+    um_context *ctx; /* owned, except while the block waits to be freed */
     _Atomic(size_t) refs;
-    size_t held;                  /* bytes taken from the backend; 0 for wrapped and empty blocks */
+    size_t held; /* bytes taken from the backend; 0 for wrapped and empty blocks */
     int device;
     um_location home;             /* [lock] */
     bool registered;              /* [lock] found by um_block_find */
     void (*release)(void *owner); /* wrapped memory only */
     void *owner;
 
-    um_stream *stream;            /* [lock] where umem's last work on the block runs, a reference; NULL: none unfinished */
-    uint64_t sequence;            /* [lock] its number there */
-    _Atomic(unsigned) views;          /* live buffer exports */
+    um_stream *stream;       /* [lock] where umem's last work on the block runs, a reference; NULL: none unfinished */
+    uint64_t sequence;       /* [lock] its number there */
+    _Atomic(unsigned) views; /* live buffer exports */
     _Atomic(unsigned) writable_views; /* those that may be written through */
     _Atomic(bool) viewed_forever;     /* a host hand-out whose end cannot be seen was made … */
     _Atomic(bool) writable_forever;   /* … and may be written through */
@@ -53,14 +53,15 @@ struct um_block {
     _Atomic(bool) prepared;           /* the first hand-out to a GPU consumer has been made */
     _Atomic(bool) gpu_touched;        /* a GPU may have touched the block at all */
 
-    bool populated_all;           /* [lock] every page is known to exist somewhere */
-    bool populated_unseen;        /* [lock] a GPU may have populated pages that `populated` does not show */
-    unsigned char *populated;     /* [lock] one bit per page known to exist; NULL: none. From the page of span.ptr on */
+    bool populated_all;       /* [lock] every page is known to exist somewhere */
+    bool populated_unseen;    /* [lock] a GPU may have populated pages that `populated` does not show */
+    unsigned char *populated; /* [lock] one bit per page known to exist; NULL: none. From the page of span.ptr on */
 
-    size_t discarded_offset, discarded_size; /* [lock] range whose contents the program has given up and nothing has written since */
+    size_t discarded_offset,
+        discarded_size; /* [lock] range whose contents the program has given up and nothing has written since */
 
-    uint64_t freed_epoch;         /* [lock] um_context.syncs_started at the time of the free: only a later synchronise counts */
-    um_block *next_waiting;       /* [lock] */
+    uint64_t freed_epoch; /* [lock] um_context.syncs_started at the time of the free: only a later synchronise counts */
+    um_block *next_waiting; /* [lock] */
 };
 
 typedef struct um_account {
@@ -72,35 +73,37 @@ struct um_context {
     _Atomic(size_t) refs;
     um_backend *backend;
     char reason[256];
-    _Atomic(bool) forked;       /* set in a child of the process that opened a CUDA backend */
-    um_context *next_context;   /* the list that fork handlers walk */
+    _Atomic(bool) forked;     /* set in a child of the process that opened a CUDA backend */
+    um_context *next_context; /* the list that fork handlers walk */
 
     pthread_mutex_t lock;
     um_stream legacy[UM_MAX_DEVICES]; /* each device's legacy default stream */
-    um_stream *streams;         /* [lock] explicit ones */
-    void *by_address;           /* [lock] tsearch tree of live blocks */
-    unsigned running;           /* [lock] launches not known to be done on devices without concurrent access */
+    um_stream *streams;               /* [lock] explicit ones */
+    void *by_address;                 /* [lock] tsearch tree of live blocks */
+    unsigned running;                 /* [lock] launches not known to be done on devices without concurrent access */
 
-    um_account all;             /* [lock] */
+    um_account all;                     /* [lock] */
     um_account devices[UM_MAX_DEVICES]; /* [lock] */
-    um_block *waiting;          /* [lock] freed by the program, not yet given back: oldest first */
-    um_block *waiting_last;     /* [lock] */
-    size_t waiting_count;       /* [lock] */
-    uint64_t syncs_started;     /* [lock] full synchronises begun … */
-    uint64_t sync_completed;    /* [lock] … and the latest that has ended */
+    um_block *waiting;                  /* [lock] freed by the program, not yet given back: oldest first */
+    um_block *waiting_last;             /* [lock] */
+    size_t waiting_count;               /* [lock] */
+    uint64_t syncs_started;             /* [lock] full synchronises begun … */
+    uint64_t sync_completed;            /* [lock] … and the latest that has ended */
 
     _Atomic(um_kernel_handle) kernels[UM_KERNEL_SLOTS];
     _Atomic(int) multiprocessors[UM_MAX_DEVICES];
 
     pthread_mutex_t staging_lock; /* guards the staging fields; may be held while blocking, taken before `lock` */
-    char *staging;              /* page-locked, UM_STAGING bytes, NULL before the first use */
+    char *staging;                /* page-locked, UM_STAGING bytes, NULL before the first use */
     um_stream_handle read_stream[UM_MAX_DEVICES]; /* own streams for reads, 0 before the first use */
 };
 
 /* --- um_stream.c ------------------------------------------------------------------------------------------------- */
 bool um_stream_is_legacy(const um_stream *stream);
 /* Whether work number `sequence` is known to be done. [lock] held. */
-static inline bool um_stream_has_done_locked(const um_stream *stream, uint64_t sequence) { return stream->completed >= sequence; }
+static inline bool um_stream_has_done_locked(const um_stream *stream, uint64_t sequence) {
+    return stream->completed >= sequence;
+}
 void um_stream_ref_locked(um_stream *stream);
 /* Drops a reference; a stream that has lost its last is unlinked and returned for um_stream_destroy after unlocking, else NULL. */
 um_stream *um_stream_unref_locked(um_stream *stream);

@@ -16,9 +16,7 @@ typedef struct um_location {
     int id; /* device ordinal or NUMA node; 0 for the other kinds */
 } um_location;
 
-static inline bool um_location_equal(um_location a, um_location b) {
-    return a.kind == b.kind && a.id == b.id;
-}
+static inline bool um_location_equal(um_location a, um_location b) { return a.kind == b.kind && a.id == b.id; }
 
 /* True for the host as a whole and for one of its NUMA nodes. */
 static inline bool um_location_is_host(um_location where) {

@@ -26,7 +26,9 @@ um_status um_location_check(um_context *ctx, um_location where, um_error *err) {
 }
 
 /* The legacy stream of `device` when the caller names none. */
-static um_stream *stream_or_legacy(um_context *ctx, um_stream *stream, int device) { return stream ? stream : &ctx->legacy[device]; }
+static um_stream *stream_or_legacy(um_context *ctx, um_stream *stream, int device) {
+    return stream ? stream : &ctx->legacy[device];
+}
 
 /* Takes the part of a range whose contents the program has given up; size 0 when there is none. */
 static um_range take_discarded(const um_access *range) {
@@ -58,7 +60,8 @@ static um_status discard_before_prefetch(const um_access *range, um_stream *on, 
     return status;
 }
 
-um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream, um_error *err) {
+um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream,
+                      um_error *err) {
     um_status status = um_context_check(ctx, err);
     if (status == UM_OK) status = um_location_check(ctx, where, err);
     if (status != UM_OK || !count) return status;
@@ -77,7 +80,8 @@ um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um
         um_stream *on = stream_or_legacy(ctx, stream, device);
         for (size_t i = 0; i < count && status == UM_OK && cuda; i++)
             if (ranges[i].size) status = discard_before_prefetch(&ranges[i], on, err);
-        if (status == UM_OK) status = ctx->backend->ops->prefetch(ctx->backend, parts, used, where, on->device, on->handle, err);
+        if (status == UM_OK)
+            status = ctx->backend->ops->prefetch(ctx->backend, parts, used, where, on->device, on->handle, err);
         for (size_t i = 0; i < count && status == UM_OK && cuda; i++) {
             um_block *block = ranges[i].block;
             pthread_mutex_lock(&ctx->lock);
@@ -93,12 +97,15 @@ um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um
 /* UM_ERR_VALUE for memory that cannot be advised on its own. */
 static um_status check_owns_pages(const um_block *block, const char *what, um_error *err) {
     if (!um_block_is_owned(block))
-        return um_error_set(err, UM_ERR_VALUE, "cannot set the %s of memory that another library owns: copy it with umem.array first", what);
+        return um_error_set(err, UM_ERR_VALUE,
+                            "cannot set the %s of memory that another library owns: copy it with umem.array first",
+                            what);
     if (block->held >= UM_PAGE_GROUP || !block->span.size) return UM_OK;
-    return um_error_set(err, UM_ERR_VALUE,
-                        "cannot set the %s of an array of %zu bytes, which shares its pages with others: create it with home=, which "
-                        "gives it pages of its own",
-                        what, block->span.size);
+    return um_error_set(
+        err, UM_ERR_VALUE,
+        "cannot set the %s of an array of %zu bytes, which shares its pages with others: create it with home=, which "
+        "gives it pages of its own",
+        what, block->span.size);
 }
 
 um_status um_advise(um_block *block, size_t offset, size_t size, um_advice advice, um_location where, um_error *err) {

@@ -14,9 +14,10 @@ UM_MUST_CHECK um_status um_location_check(um_context *ctx, um_location where, um
 /* Starts moving the ranges (only block, offset and size of each access are read) to `where`, in order on `stream`
  * (NULL: the legacy stream of each block's device). All in one driver call where the driver can. Can block for milliseconds. Empty
  * accesses are skipped. */
-UM_MUST_CHECK um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream,
-                                    um_error *err);
-UM_MUST_CHECK um_status um_advise(um_block *block, size_t offset, size_t size, um_advice advice, um_location where, um_error *err);
+UM_MUST_CHECK um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where,
+                                    um_stream *stream, um_error *err);
+UM_MUST_CHECK um_status um_advise(um_block *block, size_t offset, size_t size, um_advice advice, um_location where,
+                                  um_error *err);
 /* Sets where the pages of the whole block prefer to live; UM_LOCATION_NONE takes the preference back. UM_ERR_VALUE for a block
  * that shares its pages. Setting what is set does nothing. */
 UM_MUST_CHECK um_status um_set_home(um_block *block, um_location home, um_error *err);

@@ -1,15 +1,17 @@
 #include "core/um_internal.h"
 
-#define DRAIN_BYTES ((uint64_t)256 << 20) /* memory that waits for a full synchronise beyond this forces one */
-#define DRAIN_BLOCKS 4096                 /* … and so does this number of blocks */
-#define POLL_BLOCKS 4                     /* waiting blocks looked at per allocation */
+#define DRAIN_BYTES  ((uint64_t)256 << 20) /* memory that waits for a full synchronise beyond this forces one */
+#define DRAIN_BLOCKS 4096                  /* … and so does this number of blocks */
+#define POLL_BLOCKS  4                     /* waiting blocks looked at per allocation */
 
 void um_pool_init(um_context *ctx) {
     ctx->all.limit = SIZE_MAX;
     for (int device = 0; device < UM_MAX_DEVICES; device++) ctx->devices[device].limit = SIZE_MAX;
 }
 
-static um_account *account(um_context *ctx, int device) { return device == UM_ALL_DEVICES ? &ctx->all : &ctx->devices[device]; }
+static um_account *account(um_context *ctx, int device) {
+    return device == UM_ALL_DEVICES ? &ctx->all : &ctx->devices[device];
+}
 
 static void raise_peak(uint64_t *peak, uint64_t value) {
     if (*peak < value) *peak = value;
@@ -35,15 +37,17 @@ static void uncount_allocation(um_memory_stats *stats, size_t held, size_t size)
 }
 
 static bool fits(const um_account *account, size_t held) {
-    return account->limit == SIZE_MAX || (held <= account->limit && account->stats.reserved_current <= account->limit - held);
+    return account->limit == SIZE_MAX ||
+           (held <= account->limit && account->stats.reserved_current <= account->limit - held);
 }
 
 static um_status refuse(const um_account *refused, int device, size_t held, size_t size, um_error *err) {
-    um_status status = um_error_set(err, UM_ERR_OUT_OF_MEMORY,
-                                    "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes (%zu more needed). Free arrays, "
-                                    "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
-                                    size, (unsigned long long)refused->stats.reserved_current,
-                                    device == UM_ALL_DEVICES ? "" : " of this device", refused->limit, held);
+    um_status status = um_error_set(
+        err, UM_ERR_OUT_OF_MEMORY,
+        "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes (%zu more needed). Free arrays, "
+        "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
+        size, (unsigned long long)refused->stats.reserved_current, device == UM_ALL_DEVICES ? "" : " of this device",
+        refused->limit, held);
     if (err) {
         err->requested = size;
         err->in_use = refused->stats.reserved_current;
@@ -229,6 +233,8 @@ um_status um_pool_trim(um_context *ctx, size_t *released, um_error *err) {
     um_status status = um_pool_reclaim(ctx, err);
     if (status != UM_OK) return status;
     um_pool_stats(ctx, UM_ALL_DEVICES, &after);
-    *released = before.reserved_current > after.reserved_current ? (size_t)(before.reserved_current - after.reserved_current) : 0;
+    *released = before.reserved_current > after.reserved_current
+                    ? (size_t)(before.reserved_current - after.reserved_current)
+                    : 0;
     return UM_OK;
 }

@@ -15,7 +15,7 @@ typedef struct um_memory_stats {
     uint64_t blocks_current, blocks_peak, blocks_total;
     uint64_t waiting_current; /* bytes freed by the program, waiting for the GPU */
     uint64_t retries, out_of_memory;
-    uint64_t limit;           /* bytes, 0: none */
+    uint64_t limit; /* bytes, 0: none */
 } um_memory_stats;
 
 /* device: an ordinal or UM_ALL_DEVICES. limit in bytes; SIZE_MAX takes the limit off. */

@@ -22,6 +22,7 @@ size_t um_page_size(void);
 size_t um_residency_page_count(const um_block *block, size_t offset, size_t size);
 
 /* One um_page_state per page that the range touches. Waits for nothing: work in flight may move pages meanwhile. */
-UM_MUST_CHECK um_status um_residency_scan(um_block *block, size_t offset, size_t size, unsigned char *states, um_error *err);
+UM_MUST_CHECK um_status um_residency_scan(um_block *block, size_t offset, size_t size, unsigned char *states,
+                                          um_error *err);
 
 #endif

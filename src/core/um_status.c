@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void um_error_format(um_error *err, um_status status, const char *format, ...)
-{
+void um_error_format(um_error *err, um_status status, const char *format, ...) {
     if (err == NULL) {
         return;
     }

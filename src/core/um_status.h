@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 #if defined(__GNUC__)
-#define UM_MUST_CHECK __attribute__((warn_unused_result))
+#define UM_MUST_CHECK        __attribute__((warn_unused_result))
 #define UM_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define UM_MUST_CHECK
@@ -47,14 +47,10 @@ typedef struct um_error {
 
 /* um_error_set(err, status, format, ...) fills *err (which may be NULL) with a formatted message and returns `status`.
  * A macro, so that compilers and analysers see that what comes back is the status given, and never UM_OK. */
-#define um_error_set(err, status, ...)                                                             \
-    (um_error_format((err), (status), __VA_ARGS__), um_error_status(status))
+#define um_error_set(err, status, ...) (um_error_format((err), (status), __VA_ARGS__), um_error_status(status))
 
 void um_error_format(um_error *err, um_status status, const char *format, ...) UM_PRINTF(3, 4);
 
-static inline um_status um_error_status(um_status status)
-{
-    return status;
-}
+static inline um_status um_error_status(um_status status) { return status; }
 
 #endif

@@ -70,7 +70,8 @@ um_stream *um_stream_unref_locked(um_stream *stream) {
 void um_stream_destroy(um_stream *stream) {
     if (!stream) return;
     um_context *ctx = stream->ctx;
-    if (stream->event && !um_context_is_forked(ctx)) ctx->backend->ops->event_destroy(ctx->backend, stream->device, stream->event);
+    if (stream->event && !um_context_is_forked(ctx))
+        ctx->backend->ops->event_destroy(ctx->backend, stream->device, stream->event);
     free(stream);
 }
 

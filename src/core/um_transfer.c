@@ -6,21 +6,21 @@
 #include "core/um_internal.h"
 #include "core/um_placement.h"
 
-#define STAGING ((size_t)8 << 20)       /* page-locked bytes a context keeps for reads, in two halves */
+#define STAGING       ((size_t)8 << 20) /* page-locked bytes a context keeps for reads, in two halves */
 #define GPU_ZERO_SIZE ((size_t)1 << 20) /* new blocks from this size on are zeroed on the GPU */
 
-#define MAX_PITCH ((size_t)INT32_MAX)    /* bytes between the rows of one rectangle, the driver's limit */
+#define MAX_PITCH ((size_t)INT32_MAX) /* bytes between the rows of one rectangle, the driver's limit */
 
 /* A strided region in its simplest form: no axis of length 1 or stride 0, strides positive and falling, the last `run` bytes of every
  * row contiguous. What was changed for that is undone when the gathered bytes are spread into the result. */
 typedef struct region {
     const char *ptr;
     int ndim;
-    int kept;  /* axes before the innermost ones were merged into `run`: entries of the arrays below */
+    int kept; /* axes before the innermost ones were merged into `run`: entries of the arrays below */
     int64_t shape[UM_MAX_NDIM];
     int64_t strides[UM_MAX_NDIM];
     int axis[UM_MAX_NDIM]; /* the array's axis that this one is */
-    size_t run; /* contiguous bytes at each index */
+    size_t run;            /* contiguous bytes at each index */
 } region;
 
 static size_t region_rows(const region *from) {
@@ -32,7 +32,8 @@ static size_t region_rows(const region *from) {
 /* --- host to host -------------------------------------------------------------------------------------------------- */
 
 /* Copies a strided array into contiguous memory in C order. */
-static char *gather_on_host(const char *src, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize, char *dst) {
+static char *gather_on_host(const char *src, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize,
+                            char *dst) {
     if (ndim == 0) {
         memcpy(dst, src, itemsize);
         return dst + itemsize;
@@ -41,7 +42,8 @@ static char *gather_on_host(const char *src, int ndim, const int64_t *shape, con
         memcpy(dst, src, (size_t)shape[0] * itemsize);
         return dst + (size_t)shape[0] * itemsize;
     }
-    for (int64_t i = 0; i < shape[0]; i++) dst = gather_on_host(src + i * strides[0], ndim - 1, shape + 1, strides + 1, itemsize, dst);
+    for (int64_t i = 0; i < shape[0]; i++)
+        dst = gather_on_host(src + i * strides[0], ndim - 1, shape + 1, strides + 1, itemsize, dst);
     return dst;
 }
 
@@ -62,7 +64,8 @@ static bool insert_axis(region *into, int axis, int64_t length, int64_t stride) 
 }
 
 /* Reduces the array to a region. Returns whether the region's bytes in order are already the result. */
-static bool simplify(const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize, region *out) {
+static bool simplify(const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize,
+                     region *out) {
     bool same = true;
     *out = (region){.ptr = ptr, .run = itemsize};
     for (int axis = 0; axis < ndim; axis++) {
@@ -78,7 +81,8 @@ static bool simplify(const char *ptr, int ndim, const int64_t *shape, const int6
 }
 
 /* Strides over the gathered bytes that give the array back, axis for axis, and the element it starts with. */
-static const char *spread_strides(const char *gathered, const region *from, int ndim, const int64_t *strides, size_t itemsize, int64_t *out) {
+static const char *spread_strides(const char *gathered, const region *from, int ndim, const int64_t *strides,
+                                  size_t itemsize, int64_t *out) {
     for (int axis = 0; axis < ndim; axis++) out[axis] = 0;
     int64_t step = (int64_t)itemsize;
     for (int i = from->kept - 1; i >= 0; i--) {
@@ -107,7 +111,8 @@ static um_status open_reader_locked(um_context *ctx, int device, reader *out, um
         if (status != UM_OK) return status;
         ctx->staging = staging;
     }
-    if (!ctx->read_stream[device]) status = backend->ops->stream_create(backend, device, &ctx->read_stream[device], err);
+    if (!ctx->read_stream[device])
+        status = backend->ops->stream_create(backend, device, &ctx->read_stream[device], err);
     if (status == UM_OK) *out = (reader){ctx, device, ctx->read_stream[device], ctx->staging};
     return status;
 }
@@ -130,7 +135,9 @@ static um_status read_contiguous(const reader *with, const char *src, size_t siz
         size_t arrived = in_flight;
         const char *full = with->staging + (turn + 1) % 2 * half;
         in_flight = size - started < half ? size - started : half;
-        if (in_flight) status = backend->ops->copy(backend, with->device, with->staging + turn % 2 * half, src + started, in_flight, with->stream, err);
+        if (in_flight)
+            status = backend->ops->copy(backend, with->device, with->staging + turn % 2 * half, src + started,
+                                        in_flight, with->stream, err);
         if (arrived) memcpy(dst + started - arrived, full, arrived);
         started += in_flight;
     }
@@ -138,7 +145,8 @@ static um_status read_contiguous(const reader *with, const char *src, size_t siz
 }
 
 /* Queues the copies of rows [first, first + count) of the region to dst, in staging memory, two axes per driver call where they allow it. */
-static um_status queue_rows(const reader *with, const region *from, size_t first, size_t count, char *dst, um_error *err) {
+static um_status queue_rows(const reader *with, const region *from, size_t first, size_t count, char *dst,
+                            um_error *err) {
     um_backend *backend = with->ctx->backend;
     int inner = from->ndim - 1;
     size_t inner_length = (size_t)from->shape[inner];
@@ -155,8 +163,8 @@ static um_status queue_rows(const reader *with, const region *from, size_t first
         if (rows > first + count - row) rows = first + count - row;
         bool rectangle = pitch >= from->run && pitch <= MAX_PITCH; /* rows may overlap, or lie too far apart */
         if (!rectangle) rows = 1;
-        status = backend->ops->copy_2d_to_host(backend, with->device, dst, from->run, src, rectangle ? pitch : from->run, from->run, rows, with->stream,
-                                               err);
+        status = backend->ops->copy_2d_to_host(backend, with->device, dst, from->run, src,
+                                               rectangle ? pitch : from->run, from->run, rows, with->stream, err);
         dst += rows * from->run;
         row += rows;
     }
@@ -185,7 +193,8 @@ static um_status read_region(const reader *with, const region *from, char *dst, 
         size_t count = rows - first < at_once ? rows - first : at_once;
         status = queue_rows(with, from, first, count, with->staging, err);
         um_error ignored;
-        um_status finished = finish(with, status == UM_OK ? err : &ignored); /* nothing may be in flight when the lock goes */
+        um_status finished =
+            finish(with, status == UM_OK ? err : &ignored); /* nothing may be in flight when the lock goes */
         if (status == UM_OK) status = finished;
         if (status == UM_OK) memcpy(dst + first * from->run, with->staging, count * from->run);
     }
@@ -193,7 +202,8 @@ static um_status read_region(const reader *with, const region *from, char *dst, 
 }
 
 /* Puts gathered bytes where the array's elements belong in dst; `direct` when they are in order already. */
-static void place(const char *gathered, const region *from, bool direct, int ndim, const um_read_part *part, size_t itemsize) {
+static void place(const char *gathered, const region *from, bool direct, int ndim, const um_read_part *part,
+                  size_t itemsize) {
     if (direct) {
         memcpy(part->dst, gathered, region_rows(from) * from->run);
         return;
@@ -204,7 +214,8 @@ static void place(const char *gathered, const region *from, bool direct, int ndi
 }
 
 /* Reads parts that fit into staging memory together: all copies are queued, then waited for once. */
-static um_status read_small_parts(const reader *with, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err) {
+static um_status read_small_parts(const reader *with, const um_read_part *parts, size_t count, int ndim,
+                                  size_t itemsize, um_error *err) {
     um_backend *backend = with->ctx->backend;
     um_status status = UM_OK;
     region from;
@@ -217,7 +228,8 @@ static um_status read_small_parts(const reader *with, const um_read_part *parts,
         at += rows * from.run;
     }
     um_error ignored;
-    um_status finished = finish(with, status == UM_OK ? err : &ignored); /* nothing may be in flight when the lock goes */
+    um_status finished =
+        finish(with, status == UM_OK ? err : &ignored); /* nothing may be in flight when the lock goes */
     if (status == UM_OK) status = finished;
     at = with->staging;
     for (size_t i = 0; i < count && status == UM_OK; i++) {
@@ -228,7 +240,8 @@ static um_status read_small_parts(const reader *with, const um_read_part *parts,
     return status;
 }
 
-static um_status read_large_part(const reader *with, const um_read_part *part, int ndim, size_t itemsize, um_error *err) {
+static um_status read_large_part(const reader *with, const um_read_part *part, int ndim, size_t itemsize,
+                                 um_error *err) {
     region from;
     bool direct = simplify(part->ptr, ndim, part->shape, part->strides, itemsize, &from);
     if (direct) return read_region(with, &from, part->dst, err);
@@ -247,7 +260,8 @@ static size_t part_bytes(const um_read_part *part, int ndim, size_t itemsize) {
     return bytes;
 }
 
-static um_status read_from_device(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err) {
+static um_status read_from_device(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize,
+                                  um_error *err) {
     um_context *ctx = block->ctx;
     size_t total = 0;
     for (size_t i = 0; i < count; i++) total += part_bytes(&parts[i], ndim, itemsize);
@@ -257,7 +271,8 @@ static um_status read_from_device(um_block *block, const um_read_part *parts, si
     if (total <= STAGING && status == UM_OK) {
         status = read_small_parts(&with, parts, count, ndim, itemsize, err);
     } else {
-        for (size_t i = 0; i < count && status == UM_OK; i++) status = read_large_part(&with, &parts[i], ndim, itemsize, err);
+        for (size_t i = 0; i < count && status == UM_OK; i++)
+            status = read_large_part(&with, &parts[i], ndim, itemsize, err);
     }
     pthread_mutex_unlock(&ctx->staging_lock);
     return status;
@@ -270,8 +285,10 @@ static const char *extent(const um_read_part *parts, size_t count, int ndim, siz
         const char *low = parts[i].ptr, *high = parts[i].ptr;
         for (int axis = 0; axis < ndim; axis++) {
             int64_t reach = parts[i].strides[axis] * (parts[i].shape[axis] - 1);
-            if (reach < 0) low += reach;
-            else high += reach;
+            if (reach < 0)
+                low += reach;
+            else
+                high += reach;
         }
         if (low < first) first = low;
         if (high > last) last = high;
@@ -280,7 +297,8 @@ static const char *extent(const um_read_part *parts, size_t count, int ndim, siz
     return first;
 }
 
-um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err) {
+um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize,
+                        um_error *err) {
     if (!count || !itemsize || !part_bytes(&parts[0], ndim, itemsize)) return um_context_check(block->ctx, err);
     um_wait wait;
     um_status status = um_host_access(block, &wait, err);
@@ -291,12 +309,13 @@ um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count
         const char *first = extent(parts, count, ndim, itemsize, &size);
         if (!um_host_resident(first, size)) return read_from_device(block, parts, count, ndim, itemsize, err);
     }
-    for (size_t i = 0; i < count; i++) gather_on_host(parts[i].ptr, ndim, parts[i].shape, parts[i].strides, itemsize, parts[i].dst);
+    for (size_t i = 0; i < count; i++)
+        gather_on_host(parts[i].ptr, ndim, parts[i].shape, parts[i].strides, itemsize, parts[i].dst);
     return UM_OK;
 }
 
-um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *shape, const int64_t *strides, size_t itemsize, void *dst,
-                  um_error *err) {
+um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *shape, const int64_t *strides,
+                  size_t itemsize, void *dst, um_error *err) {
     um_read_part part = {ptr, shape, strides, dst};
     return um_read_parts(block, &part, 1, ndim, itemsize, err);
 }

@@ -11,8 +11,8 @@
 /* Copies elements at ptr (inside the block) to contiguous host memory in C order, after waiting for pending work. Shape and
  * byte strides (any sign) have ndim entries; the caller has checked that all elements lie inside the block. GPU-resident
  * pages are copied, not moved. Blocks. */
-UM_MUST_CHECK um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *shape, const int64_t *strides,
-                                size_t itemsize, void *dst, um_error *err);
+UM_MUST_CHECK um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *shape,
+                                const int64_t *strides, size_t itemsize, void *dst, um_error *err);
 
 /* One of several strided pieces of a block that are read together. */
 typedef struct um_read_part {
@@ -24,7 +24,8 @@ typedef struct um_read_part {
 
 /* um_read for several pieces with the same number of axes, which wait for the device once between them. Either all have elements, or none
  * has. */
-UM_MUST_CHECK um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count, int ndim, size_t itemsize, um_error *err);
+UM_MUST_CHECK um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count, int ndim,
+                                      size_t itemsize, um_error *err);
 
 /* Sets every byte of a block that is new (nobody else has seen it) to zero, where it is cheapest: large blocks on the GPU unless their
  * home is the host. Blocks or leaves the work pending on the device's legacy stream. */

@@ -22,8 +22,7 @@ typedef struct call_entry {
 } call_entry;
 
 static const call_entry call_entries[] = {
-#define UM_DRIVER_CALL(field, symbol, version, need, params)                                       \
-    {symbol, version, NEED_##need, offsetof(um_driver, field)},
+#define UM_DRIVER_CALL(field, symbol, version, need, params) {symbol, version, NEED_##need, offsetof(um_driver, field)},
 #include "driver/um_driver_calls.h"
 #undef UM_DRIVER_CALL
 };
@@ -56,19 +55,14 @@ static const init_hint init_hints[] = {
                                         "container again"},
     {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "this forward-compatibility library does not serve "
                                                 "this device: take it out of LD_LIBRARY_PATH"},
-    {CUDA_ERROR_SYSTEM_NOT_READY,
-     "a system service is not running yet (on NVSwitch machines nvidia-fabricmanager)"},
+    {CUDA_ERROR_SYSTEM_NOT_READY, "a system service is not running yet (on NVSwitch machines nvidia-fabricmanager)"},
     {CUDA_ERROR_DEVICE_UNAVAILABLE, "the device is in use by another process in exclusive mode"},
-    {CUDA_ERROR_OPERATING_SYSTEM,
-     "the operating system refused: check the permissions of /dev/nvidia*"},
-    {CUDA_ERROR_MPS_CONNECTION_FAILED,
-     "the CUDA MPS server does not answer: check CUDA_MPS_PIPE_DIRECTORY"},
-    {CUDA_ERROR_UNKNOWN,
-     "check that the nvidia_uvm kernel module is loaded and that nvidia-smi works"},
+    {CUDA_ERROR_OPERATING_SYSTEM, "the operating system refused: check the permissions of /dev/nvidia*"},
+    {CUDA_ERROR_MPS_CONNECTION_FAILED, "the CUDA MPS server does not answer: check CUDA_MPS_PIPE_DIRECTORY"},
+    {CUDA_ERROR_UNKNOWN, "check that the nvidia_uvm kernel module is loaded and that nvidia-smi works"},
 };
 
-static const char *init_hint_text(CUresult result)
-{
+static const char *init_hint_text(CUresult result) {
     for (size_t i = 0; i < sizeof(init_hints) / sizeof(init_hints[0]); ++i) {
         if (init_hints[i].result == result) {
             return init_hints[i].text;
@@ -78,19 +72,16 @@ static const char *init_hint_text(CUresult result)
 }
 
 /* The result's name in `buffer`; its number where the driver has no name or is not loaded that far. */
-static void result_name(const um_driver *driver, CUresult result, char *buffer, size_t size)
-{
+static void result_name(const um_driver *driver, CUresult result, char *buffer, size_t size) {
     const char *name = NULL;
-    if (driver->get_error_name != NULL && driver->get_error_name(result, &name) == CUDA_SUCCESS &&
-        name != NULL) {
+    if (driver->get_error_name != NULL && driver->get_error_name(result, &name) == CUDA_SUCCESS && name != NULL) {
         (void)snprintf(buffer, size, "%s", name);
     } else {
         (void)snprintf(buffer, size, "CUresult %d", (int)result);
     }
 }
 
-um_status um_driver_error(const um_driver *driver, CUresult result, const char *call, um_error *err)
-{
+um_status um_driver_error(const um_driver *driver, CUresult result, const char *call, um_error *err) {
     um_status status = result == CUDA_ERROR_OUT_OF_MEMORY ? UM_ERR_OUT_OF_MEMORY : UM_ERR_CUDA;
     if (err == NULL) {
         return status;
@@ -98,8 +89,7 @@ um_status um_driver_error(const um_driver *driver, CUresult result, const char *
     char name[sizeof(err->name)];
     result_name(driver, result, name, sizeof(name));
     const char *text = NULL;
-    if (driver->get_error_string == NULL ||
-        driver->get_error_string(result, &text) != CUDA_SUCCESS || text == NULL) {
+    if (driver->get_error_string == NULL || driver->get_error_string(result, &text) != CUDA_SUCCESS || text == NULL) {
         text = "no description";
     }
     (void)um_error_set(err, status, "%s failed: %s (%s)", call, name, text);
@@ -110,13 +100,11 @@ um_status um_driver_error(const um_driver *driver, CUresult result, const char *
 }
 
 /* As um_driver_error, for a call without whose success there is no usable driver. */
-static um_status unusable(const um_driver *driver, CUresult result, const char *call, um_error *err)
-{
+static um_status unusable(const um_driver *driver, CUresult result, const char *call, um_error *err) {
     char name[64];
     result_name(driver, result, name, sizeof(name));
-    (void)um_error_set(err, UM_ERR_NO_DRIVER,
-                       "the CUDA driver %s cannot be used: %s returned %s; %s", driver->path, call,
-                       name, init_hint_text(result));
+    (void)um_error_set(err, UM_ERR_NO_DRIVER, "the CUDA driver %s cannot be used: %s returned %s; %s", driver->path,
+                       call, name, init_hint_text(result));
     if (err != NULL) {
         err->call = call;
         memcpy(err->name, name, sizeof(name));
@@ -124,20 +112,17 @@ static um_status unusable(const um_driver *driver, CUresult result, const char *
     return UM_ERR_NO_DRIVER;
 }
 
-static void *open_library(const char *path)
-{
+static void *open_library(const char *path) {
     (void)dlerror();
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-static const char *open_failure(void)
-{
+static const char *open_failure(void) {
     const char *text = dlerror();
     return text != NULL ? text : "unknown reason";
 }
 
-static um_status load_library(um_driver *driver, const char *path, um_error *err)
-{
+static um_status load_library(um_driver *driver, const char *path, um_error *err) {
     const char *opened = path != NULL ? path : "libcuda.so.1";
     driver->library = open_library(opened);
     if (driver->library == NULL && path == NULL) {
@@ -153,8 +138,7 @@ static um_status load_library(um_driver *driver, const char *path, um_error *err
                                 first, open_failure());
         }
     } else if (driver->library == NULL) {
-        return um_error_set(err, UM_ERR_NO_DRIVER, "no CUDA driver: tried %s (%.200s)", path,
-                            open_failure());
+        return um_error_set(err, UM_ERR_NO_DRIVER, "no CUDA driver: tried %s (%.200s)", path, open_failure());
     }
     (void)snprintf(driver->path, sizeof(driver->path), "%s", opened);
     return UM_OK;
@@ -162,16 +146,14 @@ static um_status load_library(um_driver *driver, const char *path, um_error *err
 
 /* Keeps the code mapped from now on: a library whose cuInit has run may have threads and exit handlers in it, so a
  * dlclose that really unmapped it would crash the process later. RTLD_NODELETE does that without an open handle. */
-static void pin_library(const um_driver *driver)
-{
+static void pin_library(const um_driver *driver) {
     void *again = dlopen(driver->path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD | RTLD_NODELETE);
     if (again != NULL) {
         (void)dlclose(again);
     }
 }
 
-static bool find_finder(void *library, symbol_finder *out)
-{
+static bool find_finder(void *library, symbol_finder *out) {
     void *v2 = dlsym(library, "cuGetProcAddress_v2");
     void *v1 = v2 == NULL ? dlsym(library, "cuGetProcAddress") : NULL;
     /* POSIX lets dlsym's result be a function; C has no cast for it. */
@@ -181,9 +163,7 @@ static bool find_finder(void *library, symbol_finder *out)
 }
 
 /* *out is the symbol's address, NULL when the driver has none for this version. The result says why. */
-static CUresult find_symbol(const symbol_finder *finder, const char *symbol, int version,
-                            void **out)
-{
+static CUresult find_symbol(const symbol_finder *finder, const char *symbol, int version, void **out) {
     const cuuint64_t flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     void *address = NULL;
     CUresult result;
@@ -198,8 +178,7 @@ static CUresult find_symbol(const symbol_finder *finder, const char *symbol, int
 }
 
 /* Before anything else is asked of it: an old driver lacks calls, and "too old" says more than "lacks cuX". */
-static um_status check_version(um_driver *driver, const symbol_finder *finder, um_error *err)
-{
+static um_status check_version(um_driver *driver, const symbol_finder *finder, um_error *err) {
     void *address = NULL;
     CUresult result = CUDA_ERROR_NOT_FOUND;
     if (finder != NULL) {
@@ -212,8 +191,8 @@ static um_status check_version(um_driver *driver, const symbol_finder *finder, u
         address = dlsym(driver->library, um_driver_call_names.driver_get_version);
     }
     if (address == NULL) {
-        return um_error_set(err, UM_ERR_NO_DRIVER,
-                            "%s is not a CUDA driver: it has no cuDriverGetVersion", driver->path);
+        return um_error_set(err, UM_ERR_NO_DRIVER, "%s is not a CUDA driver: it has no cuDriverGetVersion",
+                            driver->path);
     }
     memcpy(&driver->driver_get_version, &address, sizeof(address));
     int version = 0;
@@ -222,19 +201,17 @@ static um_status check_version(um_driver *driver, const symbol_finder *finder, u
         return unusable(driver, result, um_driver_call_names.driver_get_version, err);
     }
     if (version < OLDEST_DRIVER) {
-        return um_error_set(
-            err, UM_ERR_NO_DRIVER,
-            "the CUDA driver %s is too old: it supports CUDA %d.%d, umem needs %d.%d; update the "
-            "NVIDIA driver",
-            driver->path, version / 1000, version % 1000 / 10, OLDEST_DRIVER / 1000,
-            OLDEST_DRIVER % 1000 / 10);
+        return um_error_set(err, UM_ERR_NO_DRIVER,
+                            "the CUDA driver %s is too old: it supports CUDA %d.%d, umem needs %d.%d; update the "
+                            "NVIDIA driver",
+                            driver->path, version / 1000, version % 1000 / 10, OLDEST_DRIVER / 1000,
+                            OLDEST_DRIVER % 1000 / 10);
     }
     driver->version = version;
     return UM_OK;
 }
 
-static um_status fill_table(um_driver *driver, const symbol_finder *finder, um_error *err)
-{
+static um_status fill_table(um_driver *driver, const symbol_finder *finder, um_error *err) {
     for (size_t i = 0; i < sizeof(call_entries) / sizeof(call_entries[0]); ++i) {
         const call_entry *entry = &call_entries[i];
         void *address = NULL;
@@ -243,17 +220,15 @@ static um_status fill_table(um_driver *driver, const symbol_finder *finder, um_e
             return um_error_set(err, UM_ERR_NO_DRIVER,
                                 "the CUDA driver %s (CUDA %d.%d) lacks %s "
                                 "(cuGetProcAddress for CUDA %d.%d returned %d)",
-                                driver->path, driver->version / 1000, driver->version % 1000 / 10,
-                                entry->symbol, entry->version / 1000, entry->version % 1000 / 10,
-                                (int)result);
+                                driver->path, driver->version / 1000, driver->version % 1000 / 10, entry->symbol,
+                                entry->version / 1000, entry->version % 1000 / 10, (int)result);
         }
         memcpy((char *)driver + entry->offset, &address, sizeof(address));
     }
     return UM_OK;
 }
 
-static um_status initialise(um_driver *driver, um_error *err)
-{
+static um_status initialise(um_driver *driver, um_error *err) {
     pin_library(driver);
     CUresult result = driver->init(0);
     if (result != CUDA_SUCCESS) {
@@ -271,8 +246,7 @@ static um_status initialise(um_driver *driver, um_error *err)
     return UM_OK;
 }
 
-um_status um_driver_open(const char *path, um_driver **out, um_error *err)
-{
+um_status um_driver_open(const char *path, um_driver **out, um_error *err) {
     um_driver *driver = calloc(1, sizeof(*driver));
     if (driver == NULL) {
         return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for the driver table");
@@ -288,8 +262,7 @@ um_status um_driver_open(const char *path, um_driver **out, um_error *err)
         goto fail;
     }
     if (!has_finder) {
-        status = um_error_set(err, UM_ERR_NO_DRIVER, "the CUDA driver %s lacks cuGetProcAddress",
-                              driver->path);
+        status = um_error_set(err, UM_ERR_NO_DRIVER, "the CUDA driver %s lacks cuGetProcAddress", driver->path);
         goto fail;
     }
     status = fill_table(driver, &finder, err);
@@ -308,8 +281,7 @@ fail:
     return status;
 }
 
-void um_driver_close(um_driver *driver)
-{
+void um_driver_close(um_driver *driver) {
     if (driver == NULL) {
         return;
     }

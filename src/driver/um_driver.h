@@ -39,7 +39,6 @@ void um_driver_close(um_driver *driver);
 
 /* Fills *err from a failed call's result and returns UM_ERR_CUDA (UM_ERR_OUT_OF_MEMORY for
  * CUDA_ERROR_OUT_OF_MEMORY, with the figures left 0 and cuda_code 0). `call` is static storage. */
-um_status um_driver_error(const um_driver *driver, CUresult result, const char *call,
-                          um_error *err);
+um_status um_driver_error(const um_driver *driver, CUresult result, const char *call, um_error *err);
 
 #endif

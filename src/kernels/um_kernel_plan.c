@@ -319,7 +319,7 @@ static int64_t power_at_most(int64_t power, int64_t n) {
 
 int um_plan_tile(const um_plan *plan, int axis, size_t itemsize, um_plan parts[3]) {
     const int64_t inner = power_at_most(TILE_BYTES / (int64_t)itemsize, plan->shape[0]);
-    const int64_t across = power_at_most(UM_PLAN_TILE / inner, plan->shape[axis]);
+    const int64_t across = power_at_most((int64_t)UM_PLAN_TILE / inner, plan->shape[axis]);
     const int64_t whole_inner = plan->shape[0] / inner * inner, whole_across = plan->shape[axis] / across * across;
     int count = 1;
     parts[0] = *plan;

@@ -503,11 +503,11 @@ PyDoc_STRVAR(on_doc,
              "--\n"
              "\n"
              "A light view that always says 'cpu' or 'cuda' to other libraries, for those that cannot ask for one.");
-PyDoc_STRVAR(prefetch_doc, "prefetch($self, where, /, *, stream=None)\n"
+PyDoc_STRVAR(prefetch_doc, "prefetch($self, /, where)\n"
                            "--\n"
                            "\n"
                            "Start moving the array's pages to `where`.");
-PyDoc_STRVAR(advise_doc, "advise($self, advice, where=None, /)\n"
+PyDoc_STRVAR(advise_doc, "advise($self, /, advice, where=None)\n"
                          "--\n"
                          "\n"
                          "Tell the driver how the array will be used.");

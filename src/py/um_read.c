@@ -7,7 +7,8 @@
 static bool belong_together(um_ndarray *const *arrays, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) {
         if (arrays[i]->block != arrays[0]->block || arrays[i]->ndim != arrays[0]->ndim ||
-            PyDataType_ELSIZE(arrays[i]->descr) != PyDataType_ELSIZE(arrays[0]->descr) || um_ndarray_nbytes(arrays[i]) == 0) {
+            PyDataType_ELSIZE(arrays[i]->descr) != PyDataType_ELSIZE(arrays[0]->descr) ||
+            um_ndarray_nbytes(arrays[i]) == 0) {
             return false;
         }
     }
@@ -34,7 +35,8 @@ static int read_together(um_state *state, um_ndarray *const *arrays, Py_ssize_t 
     um_error err;
     um_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = um_read_parts(arrays[0]->block, parts, (size_t)count, arrays[0]->ndim, (size_t)PyDataType_ELSIZE(arrays[0]->descr), &err);
+    status = um_read_parts(arrays[0]->block, parts, (size_t)count, arrays[0]->ndim,
+                           (size_t)PyDataType_ELSIZE(arrays[0]->descr), &err);
     Py_END_ALLOW_THREADS
     PyMem_Free(parts);
     if (status != UM_OK) {
@@ -62,7 +64,8 @@ static PyObject *read_all(PyObject *module, PyObject *sequence) {
     bool together = false;
     for (Py_ssize_t i = 0; copies != NULL && i < count; i++) {
         if (!um_ndarray_check(state, (PyObject *)arrays[i])) {
-            PyErr_Format(PyExc_TypeError, "arrays[%zd] is a %.200s, not a umem.ndarray", i, Py_TYPE(arrays[i])->tp_name);
+            PyErr_Format(PyExc_TypeError, "arrays[%zd] is a %.200s, not a umem.ndarray", i,
+                         Py_TYPE(arrays[i])->tp_name);
             Py_CLEAR(copies);
         }
     }
@@ -82,8 +85,10 @@ static PyObject *read_all(PyObject *module, PyObject *sequence) {
     return copies;
 }
 
-PyDoc_STRVAR(read_all_doc, "read_all(arrays, /)\n--\n\nNumPy copies of several arrays, in a list. Views of one array are read together, waiting for the\n"
-                           "GPU once. No page moves.");
+PyDoc_STRVAR(
+    read_all_doc,
+    "read_all(arrays, /)\n--\n\nNumPy copies of several arrays, in a list. Views of one array are read together, waiting for the\n"
+    "GPU once. No page moves.");
 
 static PyMethodDef read_functions[] = {
     {"read_all", read_all, METH_O, read_all_doc},

@@ -100,7 +100,7 @@ int um_parse_device(um_state *state, PyObject *object, int *out);
 int um_ndarray_add(PyObject *module, um_state *state);  /* um_ndarray.c: the type, flags */
 int um_create_add(PyObject *module, um_state *state);   /* um_create.c: empty, zeros */
 int um_exporter_add(PyObject *module, um_state *state); /* um_exporter.c: ndarray.on */
-int um_read_add(PyObject *module, um_state *state);      /* um_read.c: reading several arrays at once */
+int um_read_add(PyObject *module, um_state *state);     /* um_read.c: reading several arrays at once */
 int um_import_add(PyObject *module,
                   um_state *state); /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
 int um_functions_add(PyObject *module, um_state *state); /* um_functions.c: kernels */

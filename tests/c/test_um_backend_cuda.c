@@ -15,8 +15,7 @@
 #define MIB ((size_t)1 << 20)
 
 /* The fake takes its kernels from a table of its own, whatever the image holds; the head is a fat binary's. */
-static const unsigned char image_bytes[64]
-    __attribute__((aligned(8))) = {0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0};
+static const unsigned char image_bytes[64] __attribute__((aligned(8))) = {0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0};
 const um_kernel_image um_kernel_images[] = {{"first", image_bytes, sizeof(image_bytes)},
                                             {"second", image_bytes, sizeof(image_bytes)}};
 const size_t um_kernel_image_count = 2;
@@ -30,15 +29,13 @@ static const um_location node0 = {UM_LOCATION_NUMA, 0};
 
 static um_backend *backend; /* of the running test */
 
-static void start(int version, int devices)
-{
+static void start(int version, int devices) {
     FAKE(fakecu_shutdown)();
     FAKE(fakecu_set_version)(version);
     FAKE(fakecu_set_devices)(devices);
 }
 
-static bool open_backend(void)
-{
+static bool open_backend(void) {
     um_error err;
     backend = NULL;
     um_status status = um_backend_cuda_open(getenv("UMEM_CUDA_LIBRARY"), &backend, &err);
@@ -48,8 +45,7 @@ static bool open_backend(void)
     return status == UM_OK;
 }
 
-static void finish(void)
-{
+static void finish(void) {
     if (backend != NULL) {
         backend->ops->close(backend);
         backend = NULL;
@@ -58,23 +54,18 @@ static void finish(void)
     FAKE(fakecu_shutdown)();
 }
 
-static bool ok(um_status status, const um_error *err)
-{
+static bool ok(um_status status, const um_error *err) {
     if (status != UM_OK) {
         printf("%s: %s\n", um_test_name, err->message);
     }
     return status == UM_OK;
 }
 
-static unsigned long calls(const char *name)
-{
-    return FAKE(fakecu_calls)(name);
-}
+static unsigned long calls(const char *name) { return FAKE(fakecu_calls)(name); }
 
 /* --- opening, contexts, devices --------------------------------------------------------------------------------- */
 
-static void opening_starts_no_context(void)
-{
+static void opening_starts_no_context(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
     UM_CHECK(strcmp(backend->ops->name, "cuda") == 0);
@@ -98,8 +89,7 @@ static void opening_starts_no_context(void)
     finish();
 }
 
-static void no_managed_memory_is_no_driver(void)
-{
+static void no_managed_memory_is_no_driver(void) {
     start(13000, 1);
     FAKE(fakecu_set_managed)(0);
     um_error err;
@@ -109,16 +99,14 @@ static void no_managed_memory_is_no_driver(void)
 }
 
 /* One retain a device, however many calls; the caller's own context comes back. */
-static void contexts_are_retained_once_and_restored(void)
-{
+static void contexts_are_retained_once_and_restored(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
     um_error err;
     for (int i = 0; i < 3; ++i) {
         for (int device = 0; device < 2; ++device) {
             void *ptr = NULL;
-            UM_REQUIRE(
-                ok(backend->ops->mem_alloc(backend, 1 * MIB, device, nowhere, &ptr, &err), &err));
+            UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 1 * MIB, device, nowhere, &ptr, &err), &err));
             UM_CHECK(ok(backend->ops->mem_free(backend, ptr, 1 * MIB, device, &err), &err));
         }
     }
@@ -132,8 +120,7 @@ static void contexts_are_retained_once_and_restored(void)
 }
 
 /* Another library's work is waited for, on a device that umem never used and still does not hold afterwards. */
-static void synchronize_waits_for_other_libraries(void)
-{
+static void synchronize_waits_for_other_libraries(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
     um_error err;
@@ -155,8 +142,7 @@ static void synchronize_waits_for_other_libraries(void)
     UM_CHECK(FAKE(fakecu_live)("context") == 1);
     int device = -1;
     unsigned long long id = 0;
-    UM_CHECK(
-        ok(backend->ops->stream_info(backend, (um_stream_handle)stream, &device, &id, &err), &err));
+    UM_CHECK(ok(backend->ops->stream_info(backend, (um_stream_handle)stream, &device, &id, &err), &err));
     UM_CHECK(device == 1);
     UM_CHECK(other->ctx_get_current(&popped) == CUDA_SUCCESS && popped == NULL);
     UM_CHECK(other->ctx_push_current(context) == CUDA_SUCCESS);
@@ -168,8 +154,7 @@ static void synchronize_waits_for_other_libraries(void)
     finish();
 }
 
-static void *use_device(void *argument)
-{
+static void *use_device(void *argument) {
     (void)argument;
     size_t failures = 0;
     for (int i = 0; i < 50; ++i) {
@@ -181,16 +166,14 @@ static void *use_device(void *argument)
         um_range ranges[] = {{ptr, 4 * KIB}, {(char *)ptr + 8 * KIB, 4 * KIB}};
         um_kernel_handle kernel = 0;
         um_location where = i % 2 == 0 ? gpu0 : gpu1;
-        failures += backend->ops->prefetch(backend, ranges, 2, where, i % 2, UM_STREAM_LEGACY,
-                                           NULL) != UM_OK;
+        failures += backend->ops->prefetch(backend, ranges, 2, where, i % 2, UM_STREAM_LEGACY, NULL) != UM_OK;
         failures += backend->ops->kernel_get(backend, "fakecu_test_fill", &kernel, NULL) != UM_OK;
         failures += backend->ops->mem_free(backend, ptr, 64 * KIB, i % 2, NULL) != UM_OK;
     }
     return (void *)(uintptr_t)failures;
 }
 
-static void threads_share_contexts_streams_and_images(void)
-{
+static void threads_share_contexts_streams_and_images(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
     pthread_t threads[4];
@@ -208,8 +191,7 @@ static void threads_share_contexts_streams_and_images(void)
     finish();
 }
 
-static void a_forked_child_does_not_touch_the_driver(void)
-{
+static void a_forked_child_does_not_touch_the_driver(void) {
     start(13000, 1);
     UM_REQUIRE(open_backend());
     um_error err;
@@ -229,10 +211,8 @@ static void a_forked_child_does_not_touch_the_driver(void)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static void blocks_have_advice_from_birth(void)
-{
-    static const int versions[] = {
-        12000, 13000}; /* the old form of cuMemAdvise, and the one with locations */
+static void blocks_have_advice_from_birth(void) {
+    static const int versions[] = {12000, 13000}; /* the old form of cuMemAdvise, and the one with locations */
     for (size_t i = 0; i < 2; ++i) {
         start(versions[i], 2);
         UM_REQUIRE(open_backend());
@@ -245,12 +225,9 @@ static void blocks_have_advice_from_birth(void)
         UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 64 * KIB, 0, host, &on_host, &err), &err));
         UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 100, 0, gpu1, &on_gpu, &err), &err));
         UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 100, 0, nowhere, &small, &err), &err));
-        UM_CHECK(FAKE(fakecu_page_accessed_by)(plain) == 2 &&
-                 FAKE(fakecu_page_preferred)(plain) == -2);
-        UM_CHECK(FAKE(fakecu_page_accessed_by)(on_host) == 1 &&
-                 FAKE(fakecu_page_preferred)(on_host) == -1);
-        UM_CHECK(FAKE(fakecu_page_accessed_by)(on_gpu) == 1 &&
-                 FAKE(fakecu_page_preferred)(on_gpu) == 1);
+        UM_CHECK(FAKE(fakecu_page_accessed_by)(plain) == 2 && FAKE(fakecu_page_preferred)(plain) == -2);
+        UM_CHECK(FAKE(fakecu_page_accessed_by)(on_host) == 1 && FAKE(fakecu_page_preferred)(on_host) == -1);
+        UM_CHECK(FAKE(fakecu_page_accessed_by)(on_gpu) == 1 && FAKE(fakecu_page_preferred)(on_gpu) == 1);
         UM_CHECK(FAKE(fakecu_page_accessed_by)(small) == 0);
         UM_CHECK((uintptr_t)plain % 512 == 0 && (uintptr_t)small % 512 == 0);
         UM_CHECK((calls("mem_advise_device") > 0) == (versions[i] == 12000));
@@ -261,8 +238,7 @@ static void blocks_have_advice_from_birth(void)
         void *ptr = NULL;
         UM_CHECK(backend->ops->mem_alloc(backend, 64 * KIB, 0, gpu9, &ptr, &err) == UM_ERR_VALUE);
         if (versions[i] == 12000) {
-            UM_CHECK(backend->ops->mem_alloc(backend, 64 * KIB, 0, node0, &ptr, &err) ==
-                     UM_ERR_UNSUPPORTED);
+            UM_CHECK(backend->ops->mem_alloc(backend, 64 * KIB, 0, node0, &ptr, &err) == UM_ERR_UNSUPPORTED);
             UM_CHECK_CONTAINS(err.message, "12.2");
         }
         UM_CHECK(ptr == NULL);
@@ -270,8 +246,7 @@ static void blocks_have_advice_from_birth(void)
     }
 }
 
-static void too_much_is_out_of_memory(void)
-{
+static void too_much_is_out_of_memory(void) {
     start(13000, 1);
     FAKE(fakecu_set_managed_limit)(8 * MIB);
     UM_REQUIRE(open_backend());
@@ -279,8 +254,7 @@ static void too_much_is_out_of_memory(void)
     for (size_t i = 0; i < 3; ++i) {
         um_error err;
         void *ptr = NULL;
-        UM_CHECK(backend->ops->mem_alloc(backend, sizes[i], 0, nowhere, &ptr, &err) ==
-                 UM_ERR_OUT_OF_MEMORY);
+        UM_CHECK(backend->ops->mem_alloc(backend, sizes[i], 0, nowhere, &ptr, &err) == UM_ERR_OUT_OF_MEMORY);
         UM_CHECK(ptr == NULL);
         UM_CHECK(err.requested == sizes[i] && err.device == 0 && err.cuda_code == 0);
         UM_CHECK_CONTAINS(err.message, "cuMemAllocManaged");
@@ -288,8 +262,7 @@ static void too_much_is_out_of_memory(void)
     finish();
 }
 
-static void memory_is_counted(void)
-{
+static void memory_is_counted(void) {
     start(13000, 1);
     FAKE(fakecu_set_memory)(256 * MIB);
     UM_REQUIRE(open_backend());
@@ -301,8 +274,7 @@ static void memory_is_counted(void)
     finish();
 }
 
-static void pointers_are_known(void)
-{
+static void pointers_are_known(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
     um_error err;
@@ -311,8 +283,7 @@ static void pointers_are_known(void)
     UM_CHECK(ok(backend->ops->pointer_info(backend, &local, &info, &err), &err) && !info.known);
     char *managed = NULL;
     char *staging = NULL;
-    UM_REQUIRE(
-        ok(backend->ops->mem_alloc(backend, 1 * MIB, 1, nowhere, (void **)&managed, &err), &err));
+    UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 1 * MIB, 1, nowhere, (void **)&managed, &err), &err));
     UM_REQUIRE(ok(backend->ops->staging_alloc(backend, 0, 8 * KIB, (void **)&staging, &err), &err));
     char *device = FAKE(fakecu_device_alloc)(64 * KIB, 1);
     UM_REQUIRE(device != NULL);
@@ -333,8 +304,7 @@ static void pointers_are_known(void)
 
 /* --- placement -------------------------------------------------------------------------------------------------- */
 
-static void prefetch_moves(void)
-{
+static void prefetch_moves(void) {
     static const int versions[] = {12000, 12020, 13000};
     static const um_stream_handle streams[] = {0, UM_STREAM_LEGACY, UM_STREAM_PER_THREAD, 99};
     for (size_t i = 0; i < 3; ++i) {
@@ -344,8 +314,7 @@ static void prefetch_moves(void)
         char *ptr = NULL;
         um_stream_handle own = 0;
         UM_REQUIRE(ok(backend->ops->stream_create(backend, 0, &own, &err), &err));
-        UM_REQUIRE(
-            ok(backend->ops->mem_alloc(backend, 1 * MIB, 0, nowhere, (void **)&ptr, &err), &err));
+        UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 1 * MIB, 0, nowhere, (void **)&ptr, &err), &err));
         memset(ptr, 5, 1 * MIB);
         um_range ranges[] = {{ptr, 64 * KIB}, {ptr + 128 * KIB, 64 * KIB}};
         for (size_t k = 0; k < 4; ++k) {
@@ -365,8 +334,7 @@ static void prefetch_moves(void)
         UM_CHECK(backend->ops->prefetch(backend, ranges, 2, gpu9, 0, 0, &err) == UM_ERR_VALUE);
         UM_CHECK(backend->ops->prefetch(backend, ranges, 2, nowhere, 0, 0, &err) == UM_ERR_VALUE);
         if (versions[i] == 12000) {
-            UM_CHECK(backend->ops->prefetch(backend, ranges, 2, node0, 0, 0, &err) ==
-                     UM_ERR_UNSUPPORTED);
+            UM_CHECK(backend->ops->prefetch(backend, ranges, 2, node0, 0, 0, &err) == UM_ERR_UNSUPPORTED);
         }
         UM_CHECK(ptr[0] == 5 && ptr[128 * KIB] == 5);
         UM_CHECK(ok(backend->ops->mem_free(backend, ptr, 1 * MIB, 0, &err), &err));
@@ -375,32 +343,27 @@ static void prefetch_moves(void)
     }
 }
 
-static bool get_fill(um_kernel_handle *kernel, um_error *err)
-{
+static bool get_fill(um_kernel_handle *kernel, um_error *err) {
     return ok(backend->ops->kernel_get(backend, "fakecu_test_fill", kernel, err), err);
 }
 
-static bool fill(um_stream_handle stream, void *ptr, int value, size_t size, um_error *err)
-{
+static bool fill(um_stream_handle stream, void *ptr, int value, size_t size, um_error *err) {
     um_kernel_handle kernel = 0;
     void *params[] = {&ptr, &value, &size};
     if (!get_fill(&kernel, err)) {
         return false;
     }
-    um_launch launch = {
-        .kernel = kernel, .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 32, .params = params};
+    um_launch launch = {.kernel = kernel, .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 32, .params = params};
     return ok(backend->ops->launch(backend, 0, stream, &launch, err), err);
 }
 
 /* The batch call runs on another stream: nothing before it may be missed, and nothing after it may overtake it. */
-static void a_batch_keeps_the_order_of_the_legacy_stream(void)
-{
+static void a_batch_keeps_the_order_of_the_legacy_stream(void) {
     start(13000, 1);
     UM_REQUIRE(open_backend());
     um_error err;
     char *ptr = NULL;
-    UM_REQUIRE(
-        ok(backend->ops->mem_alloc(backend, 1 * MIB, 0, nowhere, (void **)&ptr, &err), &err));
+    UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 1 * MIB, 0, nowhere, (void **)&ptr, &err), &err));
     um_range ranges[] = {{ptr, 64 * KIB}, {ptr + 64 * KIB, 64 * KIB}};
     um_event_handle before = 0;
     um_event_handle after = 0;
@@ -415,13 +378,11 @@ static void a_batch_keeps_the_order_of_the_legacy_stream(void)
     UM_CHECK(ok(backend->ops->event_query(backend, 0, before, &done, &err), &err) && !done);
     UM_CHECK(ok(backend->ops->event_synchronize(backend, 0, after, &err), &err));
     UM_CHECK(ok(backend->ops->event_query(backend, 0, before, &done, &err), &err) && done);
-    UM_CHECK(FAKE(fakecu_page_location)(ptr) == -1 &&
-             FAKE(fakecu_page_location)(ptr + 64 * KIB) == -1);
+    UM_CHECK(FAKE(fakecu_page_location)(ptr) == -1 && FAKE(fakecu_page_location)(ptr + 64 * KIB) == -1);
     UM_CHECK(ptr[0] == 3 && ptr[64 * KIB] == 3);
     UM_CHECK(ok(backend->ops->discard(backend, ranges[0], 0, UM_STREAM_LEGACY, &err), &err));
     UM_CHECK(ok(backend->ops->stream_synchronize(backend, 0, UM_STREAM_LEGACY, &err), &err));
-    UM_CHECK(FAKE(fakecu_page_discarded)(ptr) == 1 &&
-             FAKE(fakecu_page_discarded)(ptr + 64 * KIB) == 0);
+    UM_CHECK(FAKE(fakecu_page_discarded)(ptr) == 1 && FAKE(fakecu_page_discarded)(ptr + 64 * KIB) == 0);
     UM_CHECK(FAKE(fakecu_live)("event") == 3); /* with the spare */
     backend->ops->event_destroy(backend, 0, before);
     backend->ops->event_destroy(backend, 0, after);
@@ -429,8 +390,7 @@ static void a_batch_keeps_the_order_of_the_legacy_stream(void)
     finish();
 }
 
-static void advice_is_given_and_taken(void)
-{
+static void advice_is_given_and_taken(void) {
     static const int versions[] = {12000, 13000};
     for (size_t i = 0; i < 2; ++i) {
         start(versions[i], 2);
@@ -439,38 +399,28 @@ static void advice_is_given_and_taken(void)
         void *ptr = NULL;
         UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 1 * MIB, 0, nowhere, &ptr, &err), &err));
         um_range range = {ptr, 1 * MIB};
-        UM_CHECK(
-            ok(backend->ops->advise(backend, range, UM_ADVICE_READ_MOSTLY, nowhere, &err), &err));
+        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_READ_MOSTLY, nowhere, &err), &err));
         UM_CHECK(FAKE(fakecu_page_read_mostly)(ptr) == 1);
-        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_UNSET_READ_MOSTLY, gpu9, &err),
-                    &err));
+        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_UNSET_READ_MOSTLY, gpu9, &err), &err));
         UM_CHECK(FAKE(fakecu_page_read_mostly)(ptr) == 0);
-        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_PREFERRED_LOCATION, gpu1, &err),
-                    &err));
+        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_PREFERRED_LOCATION, gpu1, &err), &err));
         UM_CHECK(FAKE(fakecu_page_preferred)(ptr) == 1);
-        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_PREFERRED_LOCATION, host, &err),
-                    &err));
+        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_PREFERRED_LOCATION, host, &err), &err));
         UM_CHECK(FAKE(fakecu_page_preferred)(ptr) == -1);
-        UM_CHECK(ok(
-            backend->ops->advise(backend, range, UM_ADVICE_UNSET_PREFERRED_LOCATION, nowhere, &err),
-            &err));
+        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_UNSET_PREFERRED_LOCATION, nowhere, &err), &err));
         UM_CHECK(FAKE(fakecu_page_preferred)(ptr) == -2);
         UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_ACCESSED_BY, gpu1, &err), &err));
         UM_CHECK(FAKE(fakecu_page_accessed_by)(ptr) == 3);
-        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_UNSET_ACCESSED_BY, gpu0, &err),
-                    &err));
+        UM_CHECK(ok(backend->ops->advise(backend, range, UM_ADVICE_UNSET_ACCESSED_BY, gpu0, &err), &err));
         UM_CHECK(FAKE(fakecu_page_accessed_by)(ptr) == 2);
-        UM_CHECK(backend->ops->advise(backend, range, UM_ADVICE_ACCESSED_BY, nowhere, &err) ==
-                 UM_ERR_VALUE);
-        UM_CHECK(backend->ops->advise(backend, range, UM_ADVICE_ACCESSED_BY, gpu9, &err) ==
-                 UM_ERR_VALUE);
+        UM_CHECK(backend->ops->advise(backend, range, UM_ADVICE_ACCESSED_BY, nowhere, &err) == UM_ERR_VALUE);
+        UM_CHECK(backend->ops->advise(backend, range, UM_ADVICE_ACCESSED_BY, gpu9, &err) == UM_ERR_VALUE);
         UM_CHECK(ok(backend->ops->mem_free(backend, ptr, 1 * MIB, 0, &err), &err));
         finish();
     }
 }
 
-static void devices_without_concurrent_access_take_no_placement(void)
-{
+static void devices_without_concurrent_access_take_no_placement(void) {
     start(13000, 1);
     FAKE(fakecu_set_concurrent)(0);
     UM_REQUIRE(open_backend());
@@ -480,10 +430,8 @@ static void devices_without_concurrent_access_take_no_placement(void)
     UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 1 * MIB, 0, host, (void **)&ptr, &err), &err));
     um_range ranges[] = {{ptr, 64 * KIB}, {ptr + 128 * KIB, 64 * KIB}};
     UM_CHECK(ok(backend->ops->prefetch(backend, ranges, 2, gpu0, 0, 0, &err), &err));
-    UM_CHECK(
-        ok(backend->ops->advise(backend, ranges[0], UM_ADVICE_READ_MOSTLY, nowhere, &err), &err));
-    UM_CHECK(ok(backend->ops->advise(backend, ranges[0], UM_ADVICE_PREFERRED_LOCATION, gpu0, &err),
-                &err));
+    UM_CHECK(ok(backend->ops->advise(backend, ranges[0], UM_ADVICE_READ_MOSTLY, nowhere, &err), &err));
+    UM_CHECK(ok(backend->ops->advise(backend, ranges[0], UM_ADVICE_PREFERRED_LOCATION, gpu0, &err), &err));
     UM_CHECK(ok(backend->ops->discard(backend, ranges[0], 0, 0, &err), &err));
     UM_CHECK(calls("cuMemAdvise") == 0 && calls("cuMemPrefetchAsync") == 0);
     UM_CHECK(calls("cuMemPrefetchBatchAsync") == 0 && calls("cuMemDiscardBatchAsync") == 0);
@@ -493,8 +441,7 @@ static void devices_without_concurrent_access_take_no_placement(void)
 
 /* --- streams, copies, kernels ---------------------------------------------------------------------------------- */
 
-static void streams_know_their_device(void)
-{
+static void streams_know_their_device(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
     um_error err;
@@ -521,35 +468,30 @@ static void streams_know_their_device(void)
     finish();
 }
 
-static void kernels_copies_and_fills_run(void)
-{
+static void kernels_copies_and_fills_run(void) {
     start(13000, 1);
     UM_REQUIRE(open_backend());
     um_error err;
     unsigned char *ptr = NULL;
     unsigned char *staging = NULL;
     unsigned char pageable[64];
-    UM_REQUIRE(
-        ok(backend->ops->mem_alloc(backend, 64 * KIB, 0, nowhere, (void **)&ptr, &err), &err));
+    UM_REQUIRE(ok(backend->ops->mem_alloc(backend, 64 * KIB, 0, nowhere, (void **)&ptr, &err), &err));
     UM_REQUIRE(ok(backend->ops->staging_alloc(backend, 0, 4 * KIB, (void **)&staging, &err), &err));
     um_stream_handle stream = UM_STREAM_LEGACY;
     UM_CHECK(ok(backend->ops->fill_bytes(backend, 0, ptr, 1, 64 * KIB, stream, &err), &err));
     UM_CHECK(fill(stream, ptr + 100, 2, 100, &err));
     UM_CHECK(ok(backend->ops->copy(backend, 0, staging, ptr, 4 * KIB, stream, &err), &err));
     unsigned char *out = staging + 1 * KIB;
-    UM_CHECK(ok(backend->ops->copy_2d_to_host(backend, 0, out, 8, ptr + 96, 50, 8, 4, stream, &err),
-                &err));
+    UM_CHECK(ok(backend->ops->copy_2d_to_host(backend, 0, out, 8, ptr + 96, 50, 8, 4, stream, &err), &err));
     UM_CHECK(ok(backend->ops->stream_synchronize(backend, 0, stream, &err), &err));
     UM_CHECK(staging[99] == 1 && staging[100] == 2 && staging[199] == 2 && staging[200] == 1);
     static const unsigned char rows[32] = {1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2,
                                            2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     UM_CHECK(memcmp(out, rows, sizeof(rows)) == 0);
-    UM_CHECK(ok(backend->ops->copy(backend, 0, pageable, ptr + 90, sizeof(pageable), stream, &err),
-                &err));
+    UM_CHECK(ok(backend->ops->copy(backend, 0, pageable, ptr + 90, sizeof(pageable), stream, &err), &err));
     UM_CHECK(pageable[9] == 1 && pageable[10] == 2);
     um_kernel_handle kernel = 12345;
-    UM_CHECK(backend->ops->kernel_get(backend, "no_such_kernel", &kernel, &err) ==
-             UM_ERR_UNSUPPORTED);
+    UM_CHECK(backend->ops->kernel_get(backend, "no_such_kernel", &kernel, &err) == UM_ERR_UNSUPPORTED);
     UM_CHECK_CONTAINS(err.message, "no_such_kernel");
     UM_CHECK(kernel == 12345);
     UM_CHECK(calls("cuLibraryLoadData") == 2);
@@ -558,8 +500,7 @@ static void kernels_copies_and_fills_run(void)
     finish();
 }
 
-static void images_that_do_not_fit_say_how_to_rebuild(void)
-{
+static void images_that_do_not_fit_say_how_to_rebuild(void) {
     static const int codes[] = {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
                                 CUDA_ERROR_INVALID_PTX};
     for (size_t i = 0; i < 3; ++i) {
@@ -568,10 +509,8 @@ static void images_that_do_not_fit_say_how_to_rebuild(void)
         FAKE(fakecu_fail)("cuLibraryLoadData", 1, codes[i], 1);
         um_error err;
         um_kernel_handle kernel = 0;
-        UM_CHECK(backend->ops->kernel_get(backend, "fakecu_test_fill", &kernel, &err) ==
-                 UM_ERR_CUDA);
-        UM_CHECK(err.cuda_code == codes[i] && err.call != NULL &&
-                 strcmp(err.call, "cuLibraryLoadData") == 0);
+        UM_CHECK(backend->ops->kernel_get(backend, "fakecu_test_fill", &kernel, &err) == UM_ERR_CUDA);
+        UM_CHECK(err.cuda_code == codes[i] && err.call != NULL && strcmp(err.call, "cuLibraryLoadData") == 0);
         UM_CHECK_CONTAINS(err.message, "UMEM_CUDA_ARCHS");
         UM_CHECK_CONTAINS(err.message, "CUDA 12 nvcc");
         FAKE(fakecu_reset)();
@@ -582,8 +521,7 @@ static void images_that_do_not_fit_say_how_to_rebuild(void)
         FAKE(fakecu_fail)("cuLibraryGetKernel", 1, codes[i], 0);
         UM_CHECK(get_fill(&kernel, &err)); /* the other image has it */
         FAKE(fakecu_fail)("cuLibraryGetKernel", 1, codes[i], 1);
-        UM_CHECK(backend->ops->kernel_get(backend, "fakecu_test_sum", &kernel, &err) ==
-                 UM_ERR_CUDA);
+        UM_CHECK(backend->ops->kernel_get(backend, "fakecu_test_sum", &kernel, &err) == UM_ERR_CUDA);
         UM_CHECK_CONTAINS(err.message, "cuLibraryGetKernel");
         FAKE(fakecu_fail)("cuLaunchKernel", 1, codes[i], 1);
         um_launch launch = {.kernel = kernel, .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1};
@@ -604,8 +542,7 @@ typedef struct holdings {
     um_event_handle event;
 } holdings;
 
-static um_status acquire(holdings *held, um_error *err)
-{
+static um_status acquire(holdings *held, um_error *err) {
     const um_backend_ops *ops = backend->ops;
     um_device_info info;
     um_pointer_info pointer;
@@ -617,27 +554,22 @@ static um_status acquire(holdings *held, um_error *err)
     status = status != UM_OK ? status : ops->mem_alloc(backend, 64 * KIB, 0, host, &held->ptr, err);
     status = status != UM_OK ? status : ops->mem_info(backend, 0, &free_bytes, &total_bytes, err);
     status = status != UM_OK ? status : ops->pointer_info(backend, held->ptr, &pointer, err);
-    status =
-        status != UM_OK ? status : ops->staging_alloc(backend, 0, 4 * KIB, &held->staging, err);
+    status = status != UM_OK ? status : ops->staging_alloc(backend, 0, 4 * KIB, &held->staging, err);
     status = status != UM_OK ? status : ops->stream_create(backend, 0, &held->stream, err);
     status = status != UM_OK ? status : ops->stream_info(backend, held->stream, &device, &id, err);
     return status != UM_OK ? status : ops->event_create(backend, 0, &held->event, err);
 }
 
-static um_status place(const holdings *held, um_error *err)
-{
+static um_status place(const holdings *held, um_error *err) {
     const um_backend_ops *ops = backend->ops;
     um_range ranges[] = {{held->ptr, 4 * KIB}, {(char *)held->ptr + 8 * KIB, 4 * KIB}};
     um_status status = ops->prefetch(backend, ranges, 2, gpu0, 0, UM_STREAM_LEGACY, err);
-    status =
-        status != UM_OK ? status : ops->prefetch(backend, ranges, 1, host, 0, held->stream, err);
-    status = status != UM_OK ? status
-                             : ops->advise(backend, ranges[0], UM_ADVICE_READ_MOSTLY, nowhere, err);
+    status = status != UM_OK ? status : ops->prefetch(backend, ranges, 1, host, 0, held->stream, err);
+    status = status != UM_OK ? status : ops->advise(backend, ranges[0], UM_ADVICE_READ_MOSTLY, nowhere, err);
     return status != UM_OK ? status : ops->discard(backend, ranges[0], 0, UM_STREAM_LEGACY, err);
 }
 
-static um_status compute(const holdings *held, um_error *err)
-{
+static um_status compute(const holdings *held, um_error *err) {
     const um_backend_ops *ops = backend->ops;
     um_kernel_handle kernel = 0;
     um_status status = ops->kernel_get(backend, "fakecu_test_fill", &kernel, err);
@@ -649,21 +581,14 @@ static um_status compute(const holdings *held, um_error *err)
     size_t size = 4 * KIB;
     bool done = false;
     void *params[] = {&ptr, &value, &size};
-    um_launch launch = {
-        .kernel = kernel, .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1, .params = params};
+    um_launch launch = {.kernel = kernel, .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1, .params = params};
     um_stream_handle stream = held->stream;
     status = ops->launch(backend, 0, stream, &launch, err);
     status = status != UM_OK ? status : ops->event_record(backend, 0, held->event, stream, err);
-    status = status != UM_OK
-                 ? status
-                 : ops->stream_wait_event(backend, 0, UM_STREAM_LEGACY, held->event, err);
-    status =
-        status != UM_OK ? status : ops->fill_bytes(backend, 0, ptr, 1, size, UM_STREAM_LEGACY, err);
-    status =
-        status != UM_OK ? status : ops->copy(backend, 0, held->staging, ptr, size, stream, err);
-    status = status != UM_OK
-                 ? status
-                 : ops->copy_2d_to_host(backend, 0, held->staging, 8, ptr, 8, 8, 2, stream, err);
+    status = status != UM_OK ? status : ops->stream_wait_event(backend, 0, UM_STREAM_LEGACY, held->event, err);
+    status = status != UM_OK ? status : ops->fill_bytes(backend, 0, ptr, 1, size, UM_STREAM_LEGACY, err);
+    status = status != UM_OK ? status : ops->copy(backend, 0, held->staging, ptr, size, stream, err);
+    status = status != UM_OK ? status : ops->copy_2d_to_host(backend, 0, held->staging, 8, ptr, 8, 8, 2, stream, err);
     status = status != UM_OK ? status : ops->event_query(backend, 0, held->event, &done, err);
     status = status != UM_OK ? status : ops->stream_query(backend, 0, stream, &done, err);
     status = status != UM_OK ? status : ops->event_synchronize(backend, 0, held->event, err);
@@ -671,8 +596,7 @@ static um_status compute(const holdings *held, um_error *err)
     return status != UM_OK ? status : ops->synchronize(backend, err);
 }
 
-static void clean_up(const holdings *held)
-{
+static void clean_up(const holdings *held) {
     um_error err;
     if (backend == NULL) {
         return;
@@ -693,10 +617,9 @@ static void clean_up(const holdings *held)
 }
 
 /* An optional call that is not found, the NUMA node of a device, an image that fails while the other has the kernel. */
-static bool may_pass_unnoticed(const char *call)
-{
-    static const char *const calls_without_notice[] = {"cuGetProcAddress", "cuDeviceGetAttribute",
-                                                       "cuLibraryLoadData", "cuLibraryGetKernel"};
+static bool may_pass_unnoticed(const char *call) {
+    static const char *const calls_without_notice[] = {"cuGetProcAddress", "cuDeviceGetAttribute", "cuLibraryLoadData",
+                                                       "cuLibraryGetKernel"};
     for (size_t i = 0; i < sizeof(calls_without_notice) / sizeof(calls_without_notice[0]); ++i) {
         if (strcmp(call, calls_without_notice[i]) == 0) {
             return true;
@@ -707,8 +630,7 @@ static bool may_pass_unnoticed(const char *call)
 
 /* Lets the nth driver call fail, for every n that a run through all ops reaches. Each time the error is the driver's,
  * nothing is left behind, and the backend still works. */
-static void every_call_may_fail(int version, int code)
-{
+static void every_call_may_fail(int version, int code) {
     for (unsigned long n = 1; n < 1000; ++n) {
         start(version, 1);
         FAKE(fakecu_fail_nth_call)(n, code);
@@ -728,8 +650,7 @@ static void every_call_may_fail(int version, int code)
             backend = NULL;
         }
         if (FAKE(fakecu_live)("all") != 0 || FAKE(fakecu_leaked)() != leaked) {
-            printf("call %lu (%s): %ld objects left\n", n, failed != NULL ? failed : "none",
-                   FAKE(fakecu_live)("all"));
+            printf("call %lu (%s): %ld objects left\n", n, failed != NULL ? failed : "none", FAKE(fakecu_live)("all"));
             UM_CHECK(!"leak");
         }
         FAKE(fakecu_shutdown)();
@@ -739,8 +660,7 @@ static void every_call_may_fail(int version, int code)
             return;
         }
         if (status != UM_OK && status != UM_ERR_NO_DRIVER) {
-            UM_CHECK(status ==
-                     (code == CUDA_ERROR_OUT_OF_MEMORY ? UM_ERR_OUT_OF_MEMORY : UM_ERR_CUDA));
+            UM_CHECK(status == (code == CUDA_ERROR_OUT_OF_MEMORY ? UM_ERR_OUT_OF_MEMORY : UM_ERR_CUDA));
             UM_CHECK(err.call != NULL && strcmp(err.call, failed) == 0);
             UM_CHECK_CONTAINS(err.message, failed);
         }
@@ -752,15 +672,13 @@ static void every_call_may_fail(int version, int code)
     UM_CHECK(!"the run never got through");
 }
 
-static void every_call_fails_once(void)
-{
+static void every_call_fails_once(void) {
     every_call_may_fail(13000, CUDA_ERROR_UNKNOWN);
     every_call_may_fail(13000, CUDA_ERROR_OUT_OF_MEMORY);
     every_call_may_fail(12000, CUDA_ERROR_LAUNCH_FAILED);
 }
 
-int main(void)
-{
+int main(void) {
     if (!um_fake_open()) {
         printf("skipped: UMEM_CUDA_LIBRARY does not name the fake driver\n");
         return UM_TEST_SKIPPED;

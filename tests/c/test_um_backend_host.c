@@ -16,8 +16,7 @@ static um_backend *backend;
 static const um_location nowhere = {UM_LOCATION_NONE, 0};
 static const um_location host = {UM_LOCATION_HOST, 0};
 
-static bool all_bytes(const unsigned char *bytes, size_t size, unsigned char value)
-{
+static bool all_bytes(const unsigned char *bytes, size_t size, unsigned char value) {
     for (size_t i = 0; i < size; ++i) {
         if (bytes[i] != value) {
             return false;
@@ -27,8 +26,7 @@ static bool all_bytes(const unsigned char *bytes, size_t size, unsigned char val
 }
 
 /* Whole pages of the range that are in memory. */
-static size_t resident_pages(void *ptr, size_t size)
-{
+static size_t resident_pages(void *ptr, size_t size) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t count = size / page;
     unsigned char *flags = malloc(count);
@@ -42,8 +40,7 @@ static size_t resident_pages(void *ptr, size_t size)
     return resident;
 }
 
-static void opens_as_a_host(void)
-{
+static void opens_as_a_host(void) {
     UM_CHECK(strcmp(backend->ops->name, "host") == 0);
     UM_CHECK(backend->device_count == 0);
     UM_CHECK(backend->driver_version == 0);
@@ -54,12 +51,10 @@ static void opens_as_a_host(void)
     UM_CHECK(backend->ops->device_info == NULL);
 }
 
-static void blocks_are_aligned_and_zero(void)
-{
-    static const size_t sizes[] = {
-        1,           511,          512,         513,         4 * KIB,          64 * KIB - 1,
-        64 * KIB,    64 * KIB + 1, 2 * MIB - 1, 2 * MIB,     2 * MIB + 1,      5 * MIB,
-        5 * MIB + 7, 64 * MIB,     100 * KIB,   1 * MIB + 3, 2 * MIB + 4 * KIB};
+static void blocks_are_aligned_and_zero(void) {
+    static const size_t sizes[] = {1,           511,          512,         513,         4 * KIB,          64 * KIB - 1,
+                                   64 * KIB,    64 * KIB + 1, 2 * MIB - 1, 2 * MIB,     2 * MIB + 1,      5 * MIB,
+                                   5 * MIB + 7, 64 * MIB,     100 * KIB,   1 * MIB + 3, 2 * MIB + 4 * KIB};
     um_error err;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
         for (int again = 0; again < 3; ++again) { /* the second may get the memory of the first */
@@ -75,10 +70,8 @@ static void blocks_are_aligned_and_zero(void)
     }
 }
 
-static void home_and_device_are_hints(void)
-{
-    static const um_location homes[] = {
-        {UM_LOCATION_HOST, 0}, {UM_LOCATION_DEVICE, 7}, {UM_LOCATION_NUMA, 99}};
+static void home_and_device_are_hints(void) {
+    static const um_location homes[] = {{UM_LOCATION_HOST, 0}, {UM_LOCATION_DEVICE, 7}, {UM_LOCATION_NUMA, 99}};
     um_error err;
     for (size_t i = 0; i < sizeof(homes) / sizeof(homes[0]); ++i) {
         void *ptr = NULL;
@@ -87,27 +80,22 @@ static void home_and_device_are_hints(void)
     }
 }
 
-static void too_much_is_out_of_memory(void)
-{
-    static const size_t sizes[] = {SIZE_MAX,        SIZE_MAX - 1,       SIZE_MAX - 511,
-                                   SIZE_MAX - 4095, SIZE_MAX - 2 * MIB, SIZE_MAX - 4 * MIB,
-                                   SIZE_MAX / 2,    (size_t)1 << 55};
+static void too_much_is_out_of_memory(void) {
+    static const size_t sizes[] = {SIZE_MAX,           SIZE_MAX - 1,       SIZE_MAX - 511, SIZE_MAX - 4095,
+                                   SIZE_MAX - 2 * MIB, SIZE_MAX - 4 * MIB, SIZE_MAX / 2,   (size_t)1 << 55};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
         um_error err;
         void *ptr = &err;
-        UM_CHECK(backend->ops->mem_alloc(backend, sizes[i], 0, nowhere, &ptr, &err) ==
-                 UM_ERR_OUT_OF_MEMORY);
+        UM_CHECK(backend->ops->mem_alloc(backend, sizes[i], 0, nowhere, &ptr, &err) == UM_ERR_OUT_OF_MEMORY);
         UM_CHECK(ptr == &err);
         UM_CHECK(err.status == UM_ERR_OUT_OF_MEMORY);
         UM_CHECK(err.requested == sizes[i]);
         UM_CHECK(err.device == -1);
-        UM_CHECK(backend->ops->mem_alloc(backend, sizes[i], 0, nowhere, &ptr, NULL) ==
-                 UM_ERR_OUT_OF_MEMORY);
+        UM_CHECK(backend->ops->mem_alloc(backend, sizes[i], 0, nowhere, &ptr, NULL) == UM_ERR_OUT_OF_MEMORY);
     }
 }
 
-static void freeing_gives_the_mapping_back(void)
-{
+static void freeing_gives_the_mapping_back(void) {
     um_error err;
     void *ptr = NULL;
     UM_REQUIRE(backend->ops->mem_alloc(backend, 6 * MIB, 0, nowhere, &ptr, &err) == UM_OK);
@@ -117,8 +105,7 @@ static void freeing_gives_the_mapping_back(void)
     UM_CHECK(mincore(ptr, 1, &flag) != 0); /* ENOMEM: not mapped */
 }
 
-static void a_large_block_costs_nothing_until_touched(void)
-{
+static void a_large_block_costs_nothing_until_touched(void) {
     um_error err;
     void *ptr = NULL;
     UM_REQUIRE(backend->ops->mem_alloc(backend, 64 * MIB, 0, nowhere, &ptr, &err) == UM_OK);
@@ -126,8 +113,7 @@ static void a_large_block_costs_nothing_until_touched(void)
     UM_CHECK(backend->ops->mem_free(backend, ptr, 64 * MIB, 0, &err) == UM_OK);
 }
 
-static void prefetch_to_the_host_populates(void)
-{
+static void prefetch_to_the_host_populates(void) {
     um_error err;
     void *ptr = NULL;
     size_t size = 1 * MIB;
@@ -137,8 +123,7 @@ static void prefetch_to_the_host_populates(void)
     bytes[100] = 'x';
     um_range device_range = {ptr, size};
     um_location device = {UM_LOCATION_DEVICE, 3};
-    UM_CHECK(backend->ops->prefetch(backend, &device_range, 1, device, 3, UM_STREAM_LEGACY, &err) ==
-             UM_OK);
+    UM_CHECK(backend->ops->prefetch(backend, &device_range, 1, device, 3, UM_STREAM_LEGACY, &err) == UM_OK);
     UM_CHECK(resident_pages(ptr, size) < pages);
     um_range ranges[] = {{bytes + 10, size / 2}, {bytes + size / 2, size / 2 - 1}};
     UM_CHECK(backend->ops->prefetch(backend, ranges, 2, host, 0, 0, &err) == UM_OK);
@@ -151,8 +136,7 @@ static void prefetch_to_the_host_populates(void)
     UM_CHECK(backend->ops->mem_free(backend, ptr, size, 0, &err) == UM_OK);
 }
 
-static void prefetch_of_a_small_block_keeps_its_neighbours(void)
-{
+static void prefetch_of_a_small_block_keeps_its_neighbours(void) {
     um_error err;
     void *first = NULL;
     void *second = NULL;
@@ -162,16 +146,14 @@ static void prefetch_of_a_small_block_keeps_its_neighbours(void)
     memset(second, 2, 700);
     um_range range = {first, 700};
     UM_CHECK(backend->ops->prefetch(backend, &range, 1, host, 0, 0, &err) == UM_OK);
-    UM_CHECK(backend->ops->discard(backend, range, 0, 0, &err) ==
-             UM_OK); /* no whole page inside: nothing happens */
+    UM_CHECK(backend->ops->discard(backend, range, 0, 0, &err) == UM_OK); /* no whole page inside: nothing happens */
     UM_CHECK(all_bytes(second, 700, 2));
     UM_CHECK(all_bytes(first, 700, 1));
     UM_CHECK(backend->ops->mem_free(backend, first, 700, 0, &err) == UM_OK);
     UM_CHECK(backend->ops->mem_free(backend, second, 700, 0, &err) == UM_OK);
 }
 
-static void discard_zeroes_exactly_its_pages(void)
-{
+static void discard_zeroes_exactly_its_pages(void) {
     um_error err;
     void *ptr = NULL;
     UM_REQUIRE(backend->ops->mem_alloc(backend, 4 * MIB, 0, nowhere, &ptr, &err) == UM_OK);
@@ -185,8 +167,7 @@ static void discard_zeroes_exactly_its_pages(void)
     UM_CHECK(backend->ops->mem_free(backend, ptr, 4 * MIB, 0, &err) == UM_OK);
 }
 
-static void discard_of_locked_pages_zeroes_too(void)
-{
+static void discard_of_locked_pages_zeroes_too(void) {
     um_error err;
     void *ptr = NULL;
     UM_REQUIRE(backend->ops->mem_alloc(backend, 128 * KIB, 0, nowhere, &ptr, &err) == UM_OK);
@@ -199,8 +180,7 @@ static void discard_of_locked_pages_zeroes_too(void)
     UM_CHECK(backend->ops->mem_free(backend, ptr, 128 * KIB, 0, &err) == UM_OK);
 }
 
-static void advice_has_no_effect(void)
-{
+static void advice_has_no_effect(void) {
     um_error err;
     void *ptr = NULL;
     UM_REQUIRE(backend->ops->mem_alloc(backend, 64 * KIB, 0, nowhere, &ptr, &err) == UM_OK);
@@ -211,8 +191,7 @@ static void advice_has_no_effect(void)
     UM_CHECK(backend->ops->mem_free(backend, ptr, 64 * KIB, 0, &err) == UM_OK);
 }
 
-static void memory_is_counted(void)
-{
+static void memory_is_counted(void) {
     um_error err;
     size_t free_bytes = 0;
     size_t total_bytes = 0;
@@ -222,8 +201,7 @@ static void memory_is_counted(void)
     UM_CHECK(total_bytes > 16 * MIB);
 }
 
-static void *hammer(void *argument)
-{
+static void *hammer(void *argument) {
     size_t seed = (size_t)(uintptr_t)argument;
     size_t failures = 0;
     for (size_t i = 0; i < 200; ++i) {
@@ -240,8 +218,7 @@ static void *hammer(void *argument)
     return (void *)(uintptr_t)failures;
 }
 
-static void threads_do_not_disturb_each_other(void)
-{
+static void threads_do_not_disturb_each_other(void) {
     pthread_t threads[4];
     for (size_t i = 0; i < 4; ++i) {
         UM_REQUIRE(pthread_create(&threads[i], NULL, hammer, (void *)(uintptr_t)(i + 1)) == 0);
@@ -253,8 +230,7 @@ static void threads_do_not_disturb_each_other(void)
     }
 }
 
-int main(void)
-{
+int main(void) {
     um_error err;
     if (um_backend_host_open(&backend, &err) != UM_OK) {
         printf("cannot open the host backend: %s\n", err.message);

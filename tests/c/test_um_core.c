@@ -72,7 +72,8 @@ static um_wait fill(um_block *block, um_stream *stream, unsigned char value, boo
     um_access access = {.block = block, .size = um_block_size(block), .write = true, .dense = true};
     um_backend *backend = um_context_backend(ctx);
     UM_CHECK(ok(um_work_begin(stream, &access, 1, &err), &err));
-    UM_CHECK(ok(backend->ops->fill_bytes(backend, um_stream_device(stream), um_block_ptr(block), value, access.size, um_stream_get_handle(stream), &err),
+    UM_CHECK(ok(backend->ops->fill_bytes(backend, um_stream_device(stream), um_block_ptr(block), value, access.size,
+                                         um_stream_get_handle(stream), &err),
                 &err));
     UM_CHECK(ok(um_work_end(stream, &access, 1, deferred, &wait, &err), &err));
     return wait;
@@ -162,11 +163,14 @@ static void check_reads(um_block *block, const char *truth) {
         size_t count = 1;
         for (int axis = 0; axis < ndim; axis++) {
             shape[axis] = (next_random(&seed) >> 16) % 7;
-            strides[axis] = (int64_t)((next_random(&seed) >> 16) % 40) * (int64_t)itemsize * ((next_random(&seed) >> 16) % 3 ? 1 : -1);
+            strides[axis] = (int64_t)((next_random(&seed) >> 16) % 40) * (int64_t)itemsize *
+                            ((next_random(&seed) >> 16) % 3 ? 1 : -1);
             count *= (size_t)shape[axis];
             int64_t reach = strides[axis] * (shape[axis] ? shape[axis] - 1 : 0);
-            if (reach < 0) low += reach;
-            else high += reach;
+            if (reach < 0)
+                low += reach;
+            else
+                high += reach;
         }
         int64_t room = size - (int64_t)itemsize - (high - low);
         if (room < 0) continue;
@@ -257,7 +261,8 @@ static void *churn(void *seed_value) {
     unsigned seed = (unsigned)(uintptr_t)seed_value;
     for (int i = 0; i < 2000; i++) {
         um_block *block = new_block(next_random(&seed) >> 20);
-        um_block *found = um_block_size(block) ? um_block_find(ctx, um_block_ptr(block), um_block_size(block)) : um_block_ref(block);
+        um_block *found =
+            um_block_size(block) ? um_block_find(ctx, um_block_ptr(block), um_block_size(block)) : um_block_ref(block);
         if (found != block) return (void *)1;
         um_block_unref(found);
         um_block_unref(block);
@@ -476,7 +481,8 @@ static void fake_residency(void) {
     UM_CHECK(ok(um_prefetch(ctx, &half, 1, gpu0, NULL, &err), &err));
     UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
     UM_CHECK(ok(um_residency_scan(block, 0, 256 * KIB, states, &err), &err));
-    UM_CHECK(states[0] == UM_PAGE_HOST && states[20] == UM_PAGE_UNTOUCHED && states[32] == UM_PAGE_DEVICE && states[63] == UM_PAGE_DEVICE);
+    UM_CHECK(states[0] == UM_PAGE_HOST && states[20] == UM_PAGE_UNTOUCHED && states[32] == UM_PAGE_DEVICE &&
+             states[63] == UM_PAGE_DEVICE);
     um_wait wait;
     UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
     UM_CHECK(ok(um_residency_scan(block, 0, 256 * KIB, states, &err), &err));
@@ -553,7 +559,8 @@ static void fake_fork_refuses(void) { /* rule 7 */
     if (child == 0) {
         um_error err = {0};
         um_block *mine;
-        bool fine = um_host_access(block, &wait, &err) == UM_ERR_FORKED && um_block_new(ctx, 1, 0, nowhere, &mine, &err) == UM_ERR_FORKED;
+        bool fine = um_host_access(block, &wait, &err) == UM_ERR_FORKED &&
+                    um_block_new(ctx, 1, 0, nowhere, &mine, &err) == UM_ERR_FORKED;
         um_block_unref(block); /* touches nothing of the parent's */
         um_context_unref(ctx);
         _exit(fine ? 0 : 1);

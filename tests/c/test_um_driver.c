@@ -12,8 +12,7 @@
 
 static um_driver *const untouched = (um_driver *)8;
 
-static void fails_to_open(const char *path, um_error *err)
-{
+static void fails_to_open(const char *path, um_error *err) {
     um_driver *driver = untouched;
     memset(err, 0xff, sizeof(*err));
     UM_CHECK(um_driver_open(path, &driver, err) == UM_ERR_NO_DRIVER);
@@ -27,8 +26,7 @@ static void fails_to_open(const char *path, um_error *err)
     UM_CHECK(driver == untouched);
 }
 
-static void error_set_formats_and_resets(void)
-{
+static void error_set_formats_and_resets(void) {
     um_error err;
     memset(&err, 0xff, sizeof(err));
     UM_CHECK(um_error_set(&err, UM_ERR_VALUE, "%s is %d", "x", 3) == UM_ERR_VALUE);
@@ -38,16 +36,14 @@ static void error_set_formats_and_resets(void)
     UM_CHECK(err.requested == 0 && err.in_use == 0 && err.limit == 0 && err.device == -1);
 }
 
-static void error_set_takes_its_own_message(void)
-{
+static void error_set_takes_its_own_message(void) {
     um_error err;
     (void)um_error_set(&err, UM_ERR_VALUE, "inner");
     (void)um_error_set(&err, UM_ERR_TYPE, "outer: %s", err.message);
     UM_CHECK(strcmp(err.message, "outer: inner") == 0);
 }
 
-static void error_set_cuts_long_messages(void)
-{
+static void error_set_cuts_long_messages(void) {
     char text[2000];
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
@@ -57,16 +53,14 @@ static void error_set_cuts_long_messages(void)
     UM_CHECK(um_error_set(NULL, UM_ERR_BUSY, "%s", text) == UM_ERR_BUSY);
 }
 
-static void names_are_the_symbols(void)
-{
+static void names_are_the_symbols(void) {
     UM_CHECK(strcmp(um_driver_call_names.init, "cuInit") == 0);
     UM_CHECK(strcmp(um_driver_call_names.mem_prefetch_location, "cuMemPrefetchAsync") == 0);
     UM_CHECK(strcmp(um_driver_call_names.launch_kernel, "cuLaunchKernel") == 0);
 }
 
 /* What um_driver_error makes of a driver that cannot even name its errors. */
-static void errors_without_names(void)
-{
+static void errors_without_names(void) {
     um_driver empty;
     memset(&empty, 0, sizeof(empty));
     um_error err;
@@ -75,23 +69,19 @@ static void errors_without_names(void)
     UM_CHECK(strcmp(err.call, "cuX") == 0);
     UM_CHECK_CONTAINS(err.name, "CUresult 1");
     UM_CHECK_CONTAINS(err.message, "cuX failed");
-    UM_CHECK(um_driver_error(&empty, CUDA_ERROR_OUT_OF_MEMORY, "cuX", &err) ==
-             UM_ERR_OUT_OF_MEMORY);
+    UM_CHECK(um_driver_error(&empty, CUDA_ERROR_OUT_OF_MEMORY, "cuX", &err) == UM_ERR_OUT_OF_MEMORY);
     UM_CHECK(err.cuda_code == 0 && err.requested == 0);
-    UM_CHECK(um_driver_error(&empty, CUDA_ERROR_OUT_OF_MEMORY, "cuX", NULL) ==
-             UM_ERR_OUT_OF_MEMORY);
+    UM_CHECK(um_driver_error(&empty, CUDA_ERROR_OUT_OF_MEMORY, "cuX", NULL) == UM_ERR_OUT_OF_MEMORY);
 }
 
-static void a_missing_file_is_named(void)
-{
+static void a_missing_file_is_named(void) {
     um_error err;
     fails_to_open("/nonexistent/libcuda.so.1", &err);
     UM_CHECK_CONTAINS(err.message, "/nonexistent/libcuda.so.1");
     UM_CHECK_CONTAINS(err.message, "No such file");
 }
 
-static void a_very_long_path_is_survived(void)
-{
+static void a_very_long_path_is_survived(void) {
     char path[3000];
     memset(path, 'p', sizeof(path) - 1);
     path[0] = '/';
@@ -100,8 +90,7 @@ static void a_very_long_path_is_survived(void)
     fails_to_open(path, &err);
 }
 
-static void a_file_that_is_no_library(void)
-{
+static void a_file_that_is_no_library(void) {
     char path[] = "/tmp/um_test_XXXXXX";
     int file = mkstemp(path);
     UM_REQUIRE(file >= 0);
@@ -113,16 +102,14 @@ static void a_file_that_is_no_library(void)
     (void)unlink(path);
 }
 
-static void a_library_that_is_no_driver(void)
-{
+static void a_library_that_is_no_driver(void) {
     um_error err;
     fails_to_open("libm.so.6", &err);
     UM_CHECK_CONTAINS(err.message, "libm.so.6 is not a CUDA driver");
 }
 
 /* The toolkit ships a libcuda.so that only links: a common accident with LD_LIBRARY_PATH. UMEM_TEST_STUB names it. */
-static void the_stub_library_is_recognised(void)
-{
+static void the_stub_library_is_recognised(void) {
     const char *stub = getenv("UMEM_TEST_STUB");
     if (stub == NULL) {
         return;
@@ -133,8 +120,7 @@ static void the_stub_library_is_recognised(void)
 }
 
 /* Only where there is no driver: says what was tried and what to do. */
-static void no_driver_says_what_was_tried(void)
-{
+static void no_driver_says_what_was_tried(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         library = dlopen("libcuda.so", RTLD_NOW | RTLD_LOCAL);
@@ -150,15 +136,11 @@ static void no_driver_says_what_was_tried(void)
     UM_CHECK_CONTAINS(err.message, "UMEM_CUDA_LIBRARY");
 }
 
-static void closing_nothing_is_fine(void)
-{
-    um_driver_close(NULL);
-}
+static void closing_nothing_is_fine(void) { um_driver_close(NULL); }
 
 /* --- with a driver ------------------------------------------------------------------------------------------ */
 
-static void opens_twice_and_closes(void)
-{
+static void opens_twice_and_closes(void) {
     const char *path = getenv("UMEM_CUDA_LIBRARY");
     um_driver *first = NULL;
     um_driver *second = NULL;
@@ -178,8 +160,7 @@ static void opens_twice_and_closes(void)
     um_driver_close(second);
 }
 
-static void fake_driver_that_is_too_old(void)
-{
+static void fake_driver_that_is_too_old(void) {
     const char *path = getenv("UMEM_CUDA_LIBRARY");
     FAKE(fakecu_shutdown)();
     FAKE(fakecu_set_version)(11080);
@@ -191,8 +172,7 @@ static void fake_driver_that_is_too_old(void)
     FAKE(fakecu_shutdown)();
 }
 
-static void fake_driver_without_optional_calls(void)
-{
+static void fake_driver_without_optional_calls(void) {
     const char *path = getenv("UMEM_CUDA_LIBRARY");
     FAKE(fakecu_shutdown)();
     FAKE(fakecu_set_version)(12000);
@@ -209,8 +189,7 @@ static void fake_driver_without_optional_calls(void)
     FAKE(fakecu_shutdown)();
 }
 
-static void fake_driver_without_a_required_call(void)
-{
+static void fake_driver_without_a_required_call(void) {
     const char *path = getenv("UMEM_CUDA_LIBRARY");
     FAKE(fakecu_shutdown)();
     FAKE(fakecu_set_missing)("cuLibraryLoadData");
@@ -220,8 +199,7 @@ static void fake_driver_without_a_required_call(void)
     FAKE(fakecu_shutdown)();
 }
 
-static void fake_driver_without_devices(void)
-{
+static void fake_driver_without_devices(void) {
     const char *path = getenv("UMEM_CUDA_LIBRARY");
     FAKE(fakecu_shutdown)();
     FAKE(fakecu_set_devices)(0);
@@ -231,8 +209,7 @@ static void fake_driver_without_devices(void)
     FAKE(fakecu_shutdown)();
 }
 
-static void fake_init_failures_are_explained(void)
-{
+static void fake_init_failures_are_explained(void) {
     static const struct {
         CUresult code;
         const char *name;
@@ -257,8 +234,7 @@ static void fake_init_failures_are_explained(void)
     FAKE(fakecu_shutdown)();
 }
 
-int main(void)
-{
+int main(void) {
     UM_RUN(error_set_formats_and_resets);
     UM_RUN(error_set_takes_its_own_message);
     UM_RUN(error_set_cuts_long_messages);

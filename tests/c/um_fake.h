@@ -15,15 +15,13 @@
 static void *um_fake_library;
 
 /* False when the variable is not set or names something else, such as a real driver. */
-static inline bool um_fake_open(void)
-{
+static inline bool um_fake_open(void) {
     const char *path = getenv("UMEM_CUDA_LIBRARY");
     um_fake_library = path != NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     return um_fake_library != NULL && dlsym(um_fake_library, "fakecu_shutdown") != NULL;
 }
 
-static inline void um_fake_close(void)
-{
+static inline void um_fake_close(void) {
     if (um_fake_library != NULL) {
         (void)dlclose(um_fake_library);
     }

@@ -12,11 +12,9 @@
 static int um_test_failures;
 static const char *um_test_name = "";
 
-#define UM_TEST_SKIPPED                                                                            \
-    77 /* exit status of a program that could not test here, as automake and meson read it */
+#define UM_TEST_SKIPPED 77 /* exit status of a program that could not test here, as automake and meson read it */
 
-static inline bool um_test_check(bool holds, const char *text, const char *file, int line)
-{
+static inline bool um_test_check(bool holds, const char *text, const char *file, int line) {
     if (!holds) {
         ++um_test_failures;
         printf("%s:%d: %s: failed: %s\n", file, line, um_test_name, text);
@@ -24,17 +22,15 @@ static inline bool um_test_check(bool holds, const char *text, const char *file,
     return holds;
 }
 
-static inline void um_test_contains(const char *text, const char *part, const char *file, int line)
-{
+static inline void um_test_contains(const char *text, const char *part, const char *file, int line) {
     if (text == NULL || strstr(text, part) == NULL) {
         ++um_test_failures;
-        printf("%s:%d: %s: \"%s\" does not contain \"%s\"\n", file, line, um_test_name,
-               text != NULL ? text : "(null)", part);
+        printf("%s:%d: %s: \"%s\" does not contain \"%s\"\n", file, line, um_test_name, text != NULL ? text : "(null)",
+               part);
     }
 }
 
-static inline int um_test_result(void)
-{
+static inline int um_test_result(void) {
     if (um_test_failures > 0) {
         printf("%d checks failed\n", um_test_failures);
         return 1;
@@ -43,19 +39,19 @@ static inline int um_test_result(void)
     return 0;
 }
 
-#define UM_CHECK(condition) ((void)um_test_check((condition), #condition, __FILE__, __LINE__))
+#define UM_CHECK(condition)           ((void)um_test_check((condition), #condition, __FILE__, __LINE__))
 #define UM_CHECK_CONTAINS(text, part) um_test_contains((text), (part), __FILE__, __LINE__)
 /* The one macro that returns: what follows would crash without it. */
-#define UM_REQUIRE(condition)                                                                      \
-    do {                                                                                           \
-        if (!um_test_check((condition), #condition, __FILE__, __LINE__)) {                         \
-            return;                                                                                \
-        }                                                                                          \
+#define UM_REQUIRE(condition)                                                                                          \
+    do {                                                                                                               \
+        if (!um_test_check((condition), #condition, __FILE__, __LINE__)) {                                             \
+            return;                                                                                                    \
+        }                                                                                                              \
     } while (0)
-#define UM_RUN(test)                                                                               \
-    do {                                                                                           \
-        um_test_name = #test;                                                                      \
-        test();                                                                                    \
+#define UM_RUN(test)                                                                                                   \
+    do {                                                                                                               \
+        um_test_name = #test;                                                                                          \
+        test();                                                                                                        \
     } while (0)
 
 #endif

@@ -1,6 +1,7 @@
 """GPU tests: the contract on a real device, with the other libraries that are there.
 
-`make gpu` runs this folder and the whole contract suite with UMEM_TEST_BACKENDS=cuda, and writes the outcome to benchmarks/results.
+`make gpu` runs this folder and the whole contract suite with UMEM_TEST_BACKENDS=cuda, and writes the
+outcome to benchmarks/results.
 """
 
 from __future__ import annotations

@@ -150,8 +150,10 @@ def test_read_mostly(umem, a):
     a.advise("unset_read_mostly")
 
 
-@pytest.mark.parametrize("where", ["cuda:7", "cuda:99", 99, "numa:99", "gpu", "cuda:-1", "cpu:0:1", -2])
+@pytest.mark.parametrize(
+    "where", ["cuda:7", "cuda:99", 99, "numa:99", "gpu", "cuda:-1", "cpu:0:1", -2]
+)
 def test_prefetch_to_what_is_not_there(a, where):
-    with pytest.raises(ValueError, match="cuda:0|NUMA|accepted"):
+    with pytest.raises(ValueError, match=r"cuda:0|NUMA|accepted"):
         a.prefetch(where)
     assert a[0] == 1

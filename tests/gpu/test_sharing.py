@@ -16,7 +16,21 @@ def a(umem):
 
 
 class TestTorch:
-    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "complex64", "bool"])
+    @pytest.mark.parametrize(
+        "dtype",
+        [
+            "float16",
+            "float32",
+            "float64",
+            "int8",
+            "uint8",
+            "int16",
+            "int32",
+            "int64",
+            "complex64",
+            "bool",
+        ],
+    )
     def test_as_tensor_aliases(self, umem, torch, dtype):
         a = umem.ones((3, 5), dtype=dtype)
         t = torch.as_tensor(a)
@@ -242,7 +256,13 @@ class TestNumba:
 
 class TestNumpy:
     def test_every_way_gives_the_same_address(self, a):
-        ways = [np.asarray(a), np.from_dlpack(a), np.asarray(memoryview(a)), a.numpy(), np.from_dlpack(a.on("cpu"))]
+        ways = [
+            np.asarray(a),
+            np.from_dlpack(a),
+            np.asarray(memoryview(a)),
+            a.numpy(),
+            np.from_dlpack(a.on("cpu")),
+        ]
         for way in ways:
             assert way.__array_interface__["data"][0] == address(a)
             assert way.flags.writeable

@@ -95,7 +95,7 @@ SCENARIOS = {
     "tolist": lambda s: s.a[:10].tolist(),
     "tobytes": lambda s: s.a.tobytes(),
     "read": lambda s: s.a.read(),
-    "read strided": lambda s: s.grid[::3, ::3].read(),
+    "read strided": lambda s: s.grid[::50, ::3].read(),
     "numpy": lambda s: s.a.numpy(),
     "asarray by numpy": lambda s: np.asarray(s.a),
     "memoryview": lambda s: memoryview(s.a),
@@ -156,8 +156,24 @@ TOLERATED = {
     "cuEventDestroy", "cuStreamDestroy", "cuMemFreeHost", "cuMemFree",
 }  # fmt: skip
 
+#: more that some may survive: giving back memory of their own (no exception can come from there), or a second try
+TOLERATED_BY = {
+    **dict.fromkeys(
+        ["astype in numpy", "sum", "mean", "sum of an axis", "numpy function", "comparison", "advanced index", "from_dlpack", "pickle", "on a stream",
+         "mixed types", "numpy operand", "free what is used", "trim", "overlap", "array", "asarray", "setitem numpy"],
+        {"cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"},
+    ),
+    # NumPy asks for __array_interface__ when the buffer protocol fails.
+    "asarray by numpy": {"cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuStreamSynchronize"},
+    # What a driver cannot say of a device is taken for absent.
+    **dict.fromkeys(["devices", "info", "limit"], {"cuDeviceGetAttribute"}),
+}  # fmt: skip
+
 #: operations that need nothing of the driver
-HOST_ONLY = {"view", "statistics", "residency", "from_dlpack of its own", "info", "devices", "limit", "discard", "asarray of its own memory"}
+HOST_ONLY = {
+    "view", "statistics", "residency", "from_dlpack of its own", "discard", "asarray of its own memory", "cuda array interface", "dlpack for a GPU",
+    "from cai", "on",
+}  # fmt: skip
 
 
 def settle(umem, fake):
@@ -184,8 +200,9 @@ class TestEveryCallFails:
             stage = Stage(umem, fake)
             fake.fail_nth_call(n, code)
             error = None
+            result = None
             try:
-                scenario(stage)
+                result = scenario(stage)
             except (umem.CudaError, umem.OutOfMemoryError) as caught:
                 error = caught
             failed = fake.last_failed()
@@ -199,7 +216,7 @@ class TestEveryCallFails:
                 survived.add(failed)
             stage.check()
             assert fake.context_depth() == depth, failed
-            del stage, error
+            del stage, error, result
             assert settle(umem, fake) == before, f"{failed} failed and something leaked"
             assert kept(fake) <= held + 8, failed
             if failed is None:
@@ -209,39 +226,52 @@ class TestEveryCallFails:
         fake.check()
         assert n > 1 or name in HOST_ONLY, f"{name} asks the driver nothing"
         if code == fake.UNKNOWN:  # after CUDA_ERROR_OUT_OF_MEMORY umem may free memory and try again, whatever failed
-            assert survived <= TOLERATED, f"{name} says nothing when these fail"
+            assert survived <= TOLERATED | TOLERATED_BY.get(name, set()), f"{name} says nothing when these fail"
 
 
 class TestOpening:
     """Failures while the driver is started."""
 
-    CODE = """
-import os, sys
+    def test_each_call_in_turn(self, run_python):
+        """A new copy of the package for each call that fails; one that opens nevertheless works, and closes without a trace."""
+        out = run_python(
+            """
+import gc, importlib, os, sys
 sys.path.insert(0, "tests")
 from fake_cuda.control import FakeCuda
-import umem
 fake = FakeCuda(os.environ["UMEM_CUDA_LIBRARY"])
-n = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-failed = []
-for n in range(1, 200):
+raised, survived = [], []
+for n in range(1, 1000):
     fake.reset_faults()
     fake.fail_nth_call(n, fake.UNKNOWN)
+    umem = importlib.import_module("umem")
     try:
         umem.info()
-    except (umem.CudaError, umem.DriverNotFoundError, umem.OutOfMemoryError) as error:
-        failed.append(type(error).__name__)
-        fake.fail_nth_call(0)
-        assert fake.live() == 0, (n, fake.ledger())
-        continue
-    break
-fake.reset_faults()
-print(len(failed), umem.info()["backend"], umem.ones(1000, "f4").sum())
+    except (umem.CudaError, umem.DriverNotFoundError) as error:
+        assert str(error)
+        failed = fake.last_failed()
+        raised.append(failed)
+        fake.reset_faults()
+        assert fake.live() == 0, (n, failed, fake.ledger())
+        assert umem.ones(1000, "f4").sum() == 1000, failed
+    else:
+        failed = fake.last_failed()
+        fake.reset_faults()
+        if failed is None:
+            break
+        survived.append(failed)
+        assert umem.ones(1000, "f4").sum() == 1000, failed
+    for name in [name for name in sys.modules if name.split(".")[0] == "umem"]:
+        del sys.modules[name]
+    del umem
+    gc.collect()
+    assert fake.live() == 0, (n, failed, fake.ledger())
+else:
+    raise AssertionError("never ends")
+print(len(raised) > 5, sorted(set(survived) - {"cuGetProcAddress", "cuGetProcAddress_v2", "cuDeviceGetAttribute"}))
 """
-
-    def test_each_call_in_turn(self, run_python):
-        out = run_python(self.CODE).split()
-        assert int(out[0]) > 0
-        assert out[1:] == ["cuda", "1000.0"]
+        )
+        assert out.split(maxsplit=1) == ["True", "[]\n"] or out.split(maxsplit=1) == ["True", "[]"], out
 
     def test_auto_says_why_it_is_the_host(self, run_python):
         out = run_python(

@@ -94,7 +94,7 @@ def array_str(self: _core.ndarray) -> str:
 def array_format(self: _core.ndarray, spec: str, /) -> str:
     """As for an ndarray: a 0-d array formats like its element."""
     if self.ndim == 0:
-        return format(self.item(), spec)
+        return format(self[()], spec)
     return object.__format__(self, spec)
 
 

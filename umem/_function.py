@@ -48,7 +48,8 @@ def array_function(
         if answer is not NotImplemented:
             return answer
     call = Call(func in _NO_ACCESS)
-    return call.result(func(*map(call.argument, args), **call.argument(kwargs)))
+    # Tuples: CPython 3.11 leaks keyword arguments when an iterator behind * raises.
+    return call.result(func(*tuple(map(call.argument, args)), **call.argument(kwargs)))
 
 
 class Call:

@@ -242,6 +242,24 @@ def __ipow__(self: ndarray, exponent: Any) -> Any:
     return np.power(self, exponent, **options) if ufunc is None else ufunc(self, **options)
 
 
+def _comparison(name: str, ufunc: np.ufunc) -> Any:
+    """== or !=. Where the ufunc has no loop (records, text against numbers, None) NumPy's operator has an answer of its own."""
+    numpys = getattr(np.ndarray, name)
+
+    def method(self: ndarray, other: Any) -> Any:
+        if _steps_back(other):
+            return NotImplemented
+        try:
+            return ufunc(self, other)
+        except TypeError:
+            call = _function.Call()
+            return call.result(numpys(call.argument(self), call.argument(other)))
+
+    method.__name__ = name
+    method.__qualname__ = f"ndarray.{name}"
+    return method
+
+
 def _negative(self: ndarray) -> Any:
     return _core.negative(self)
 
@@ -260,6 +278,8 @@ def attach() -> None:
         (_core.true_divide, "truediv"),
     ):
         methods.update(_operators(function, name))
+    for name, ufunc in (("__eq__", np.equal), ("__ne__", np.not_equal)):
+        methods[name] = _comparison(name, ufunc)
     methods.update((name, _from_numpy(name)) for name in _READING)
     methods.update((name, _from_numpy(name, _host.view)) for name in _IN_PLACE)
     methods.update((name, _from_numpy(name, ndarray.numpy)) for name in _VIEWS)

@@ -70,6 +70,8 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     out = args[ufunc.nin :] or kwargs.pop("out", ())
     if not isinstance(out, tuple):
         out = (out,)
+    if len(out) > ufunc.nout:
+        return ufunc(*args[: ufunc.nin], out=out)  # raises ValueError
     if any(array is not None for array in out):
         kwargs["out"] = out
     result = array_ufunc(None, ufunc, "__call__", *args[: ufunc.nin], **kwargs)
@@ -104,13 +106,14 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwar
         kwargs["where"] = _to_host(kwargs["where"])
     if method == "at":
         target, *others = inputs
-        ufunc.at(_to_host_writable(target), *map(_to_host_nested, others), **kwargs)
+        ufunc.at(_to_host_writable(target), *tuple(map(_to_host_nested, others)), **kwargs)
         return None
     if method == "__call__" and not out:
         out = _results_to_fill(ufunc, inputs, **kwargs)
     if out:
         kwargs["out"] = tuple(map(_to_host_writable, out))
-    results = getattr(ufunc, method)(*map(_to_host_nested, inputs), **kwargs)
+    # A tuple: CPython 3.11 leaks keyword arguments when an iterator behind * raises.
+    results = getattr(ufunc, method)(*tuple(map(_to_host_nested, inputs)), **kwargs)
     if not isinstance(results, tuple):
         return _returned(results, out[0] if out else None)
     given = out or (None,) * len(results)

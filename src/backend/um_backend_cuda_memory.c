@@ -61,7 +61,7 @@ static um_status keep_from_children(um_range range, um_error *err) {
                         strerror(errno));
 }
 
-/* Advice is nearly free now and costs up to 36 ms per GiB once pages exist (facts.md, section 10). Accessed-by goes
+/* Advice is nearly free now and costs up to 36 ms per GiB once pages exist (src/README.md). Accessed-by goes
  * with every home: preferring the host without it makes the first kernel 30 times slower. */
 static um_status prepare_block(const um_cuda_backend *cuda, um_range range, int device, um_location home,
                                um_error *err) {

@@ -116,20 +116,38 @@ static bool broadcast_shape(const function_object *self, call_plan *plan) {
     return true;
 }
 
-/* Memory order of a new result: Fortran's when every array that has the full shape is in it. */
+/* Order of an array's axes in memory: 'C', 'F', or 0 for any other. */
+static char axis_order(const um_ndarray *array) {
+    bool falling = true, rising = true;
+    npy_intp last = 0;
+    for (int axis = 0; axis < array->ndim; ++axis) {
+        npy_intp stride = array->strides[axis] < 0 ? -array->strides[axis] : array->strides[axis];
+        if (array->shape[axis] == 1) {
+            continue;
+        }
+        falling = falling && (last == 0 || stride <= last);
+        rising = rising && stride >= last;
+        last = stride;
+    }
+    return falling ? 'C' : rising ? 'F' : 0;
+}
+
+/* Memory order of a new result, as NumPy's 'K': Fortran's when every array that has the full shape is in it. 0 when one is in neither
+ * order, which the general path knows how to follow. */
 static char result_order(const function_object *self, const call_plan *plan) {
-    char order = 'C';
+    char order = 0;
     for (int i = 0; i < self->nin; ++i) {
         const um_ndarray *array = plan->arrays[i];
         if (array == NULL || array->ndim != plan->ndim || plan->ndim < 2) {
             continue;
         }
-        if (um_ndarray_is_c_contiguous(array) || !um_ndarray_is_f_contiguous(array)) {
-            return 'C';
+        char own = axis_order(array);
+        if (own == 0) {
+            return 0;
         }
-        order = 'F';
+        order = order == 0 || order == own ? own : 'C';
     }
-    return order;
+    return order != 0 ? order : 'C';
 }
 
 static bool same_view(const um_ndarray *a, const um_ndarray *b) {
@@ -253,8 +271,8 @@ static verdict plan_call(const function_object *self, PyObject *const *args, Py_
         if (!take_out(self, given, plan)) {
             return GENERAL;
         }
-    } else if (!broadcast_shape(self, plan) || plan->ndim == 0) {
-        return GENERAL; /* a scalar result is a NumPy scalar */
+    } else if (!broadcast_shape(self, plan) || plan->ndim == 0 || result_order(self, plan) == 0) {
+        return GENERAL; /* no axes: a scalar result is a NumPy scalar */
     }
     if (!describe_inputs(self, plan)) {
         Py_CLEAR(plan->out);

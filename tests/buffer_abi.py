@@ -38,7 +38,13 @@ REQUESTS = sorted(
     {
         shape | contiguous | write | form
         for shape in (SIMPLE, ND, STRIDES, INDIRECT)
-        for contiguous in (0, C_CONTIGUOUS, F_CONTIGUOUS, ANY_CONTIGUOUS, C_CONTIGUOUS | F_CONTIGUOUS)
+        for contiguous in (
+            0,
+            C_CONTIGUOUS,
+            F_CONTIGUOUS,
+            ANY_CONTIGUOUS,
+            C_CONTIGUOUS | F_CONTIGUOUS,
+        )
         for write in (0, WRITABLE)
         for form in (0, FORMAT)
     }

@@ -100,7 +100,9 @@ class Seen:
         self.dtype = (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
         self.ndim = tensor.ndim
         self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-        self.strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
+        self.strides = (
+            tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
+        )
         if self.versioned:
             self.version = (self.managed.version.major, self.managed.version.minor)
             self.flags = self.managed.flags

@@ -77,7 +77,21 @@ SPECIAL_FLOATS = [
     0.0, -0.0, 1.0, -1.0, 0.1, 1.5, -2.5, 3e38, -3e38, 1e-45, 1.17e-38, 16777217.0, 2**31, -(2**31), 2**63,
     -(2**63), 1e300, 5e-324, math.inf, -math.inf, math.nan,
 ]  # fmt: skip
-SPECIAL_INTEGERS = [0, 1, -1, 2, -2, 7, 46341, -46341, 2**31 - 1, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
+SPECIAL_INTEGERS = [
+    0,
+    1,
+    -1,
+    2,
+    -2,
+    7,
+    46341,
+    -46341,
+    2**31 - 1,
+    -(2**31),
+    2**53 + 1,
+    2**63 - 1,
+    -(2**63),
+]
 
 
 def specials(dtype) -> np.ndarray:
@@ -146,7 +160,11 @@ def assert_same(actual, expected) -> None:
         return
     np.testing.assert_array_equal(got, want)
     if want.dtype.kind in "fc":
-        parts = [(got, want)] if want.dtype.kind == "f" else [(got.real, want.real), (got.imag, want.imag)]
+        parts = (
+            [(got, want)]
+            if want.dtype.kind == "f"
+            else [(got.real, want.real), (got.imag, want.imag)]
+        )
         for one, other in parts:
             number = ~np.isnan(other)
             np.testing.assert_array_equal(np.signbit(one)[number], np.signbit(other)[number])
@@ -165,7 +183,7 @@ def outcome(function, *args, **kwargs):
         try:
             value = function(*args, **kwargs)
             result = ("returns", type(value), value)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             result = ("raises", type(error))
     return result, sorted({w.category.__name__ for w in seen})
 

@@ -7,9 +7,10 @@ import hashlib
 import io
 import struct
 
-import buffer_abi as abi
 import numpy as np
 import pytest
+
+import buffer_abi as abi
 from buffer_abi import buffer, fields
 from support import DTYPES, RECORD, VIEWS, address, allocated, assert_same, sample
 
@@ -35,7 +36,9 @@ def answer(obj, flags):
     except (BufferError, ValueError):
         return "refused"
     if flags & abi.ND != abi.ND:
-        del seen["ndim"]  # without a shape the buffer is one of bytes, and ndim means nothing (NumPy says 0)
+        del seen[
+            "ndim"
+        ]  # without a shape the buffer is one of bytes, and ndim means nothing (NumPy says 0)
     if seen["len"] == 0:
         del seen["strides"]  # nothing is walked along them
     return seen
@@ -149,7 +152,13 @@ class TestConsumers:
     def test_memoryview(self, umem):
         a = umem.arange(24, dtype="i4").reshape(4, 6)
         view = memoryview(a)
-        assert (view.shape, view.strides, view.format, view.itemsize, view.nbytes) == ((4, 6), (24, 4), "i", 4, 96)
+        assert (view.shape, view.strides, view.format, view.itemsize, view.nbytes) == (
+            (4, 6),
+            (24, 4),
+            "i",
+            4,
+            96,
+        )
         assert view.tolist() == a.tolist()
         view[1, 2] = 99
         assert a[1, 2] == 99

@@ -71,9 +71,9 @@ class TestRule2HostAccess:
     ACCESSES = {
         "buffer": lambda a: memoryview(a)[a.size - 1],
         "asarray": lambda a: np.asarray(a)[-1],
-        "array_interface": lambda a: ctypes.c_float.from_address(
-            a.__array_interface__["data"][0] + 4 * (a.size - 1)
-        ).value,
+        "array_interface": lambda a: (
+            ctypes.c_float.from_address(a.__array_interface__["data"][0] + 4 * (a.size - 1)).value
+        ),
         "numpy": lambda a: a.numpy()[-1],
         "from_dlpack": lambda a: np.from_dlpack(a)[-1],
         "on cpu": lambda a: np.from_dlpack(a.on("cpu"))[-1],

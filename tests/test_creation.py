@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from support import DTYPES, VIEWS, assert_same, assert_same_array, outcome, sample, walked_strides
 
 SHAPES = {
@@ -88,7 +89,13 @@ class TestDtypes:
 
 class TestDefaults:
     def test_dtype_is_float64(self, umem):
-        for a in (umem.empty(3), umem.zeros(3), umem.ones(3), umem.zeros(3, None), umem.zeros(3, dtype=None)):
+        for a in (
+            umem.empty(3),
+            umem.zeros(3),
+            umem.ones(3),
+            umem.zeros(3, None),
+            umem.zeros(3, dtype=None),
+        ):
             assert a.dtype == np.float64
 
     def test_positional_arguments_are_numpys(self, umem):
@@ -134,7 +141,9 @@ class TestDefaults:
             if name != "empty":
                 assert_same(actual, expected)
 
-    @pytest.mark.parametrize("value", [3, 2.5, 1j, True, "ab", b"xyz", np.float32(2), np.datetime64("2020-01-01")])
+    @pytest.mark.parametrize(
+        "value", [3, 2.5, 1j, True, "ab", b"xyz", np.float32(2), np.datetime64("2020-01-01")]
+    )
     def test_full_takes_the_dtype_of_its_value(self, umem, value):
         a, n = umem.full((2,), value), np.full((2,), value)
         same_layout(umem, a, n)
@@ -192,7 +201,9 @@ class TestRanges:
         assert_same(a, n)
 
     def test_arange_by_keyword(self, umem):
-        assert_same_array(umem, umem.arange(start=2, stop=9, step=2), np.arange(start=2, stop=9, step=2))
+        assert_same_array(
+            umem, umem.arange(start=2, stop=9, step=2), np.arange(start=2, stop=9, step=2)
+        )
         assert_same_array(umem, umem.arange(stop=9), np.arange(stop=9))
         assert_same_array(umem, umem.arange(3, dtype="f4"), np.arange(3, dtype="f4"))
         assert_same_array(umem, umem.arange(3, step=0.5), np.arange(3, step=0.5))
@@ -219,7 +230,9 @@ class TestRanges:
         for axis in (0, -1):
             n = np.linspace(start, stop, 5, axis=axis)
             assert_same_array(umem, umem.linspace(start, stop, 5, axis=axis), n)
-            assert_same_array(umem, umem.linspace(umem.array(start), umem.array(stop), 5, axis=axis), n)
+            assert_same_array(
+                umem, umem.linspace(umem.array(start), umem.array(stop), 5, axis=axis), n
+            )
 
     def test_linspace_gives_the_step(self, umem):
         a, step = umem.linspace(0, 3, 7, retstep=True)

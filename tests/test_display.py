@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from support import DTYPES, VIEWS, sample
 
 MIB = 1 << 20
@@ -79,7 +80,13 @@ class TestNumpysText:
     @pytest.mark.parametrize("options", OPTIONS, ids=str)
     def test_with_print_options(self, umem, options):
         with np.printoptions(**options):
-            for n in (np.arange(30.0) / 7, np.arange(2000.0).reshape(40, 50) / 3, np.array([np.nan, np.inf]), np.zeros((0, 3)), np.array(1.5)):
+            for n in (
+                np.arange(30.0) / 7,
+                np.arange(2000.0).reshape(40, 50) / 3,
+                np.array([np.nan, np.inf]),
+                np.zeros((0, 3)),
+                np.array(1.5),
+            ):
                 a = umem.array(n)
                 assert str(a) == str(n)
                 if "override_repr" in options:
@@ -92,7 +99,9 @@ class TestNumpysText:
         shape = tuple(data.draw(st.lists(st.integers(0, 9), min_size=0, max_size=4)))
         n = (np.arange(int(np.prod(shape, dtype=object))) * 37 % 101 / 3).reshape(shape)
         a = umem.array(n)
-        with np.printoptions(threshold=data.draw(st.integers(0, 60)), edgeitems=data.draw(st.integers(0, 4))):
+        with np.printoptions(
+            threshold=data.draw(st.integers(0, 60)), edgeitems=data.draw(st.integers(0, 4))
+        ):
             check(a, n)
             check(a.T, n.T)
             if shape:
@@ -101,12 +110,26 @@ class TestNumpysText:
     def test_array2string_arguments(self, umem):
         n = np.arange(3000.0) / 7
         a = umem.array(n)
-        for keywords in ({"precision": 1}, {"threshold": 5}, {"edgeitems": 1}, {"prefix": "    "}, {"separator": ", "}, {"formatter": {"all": str}}):
+        for keywords in (
+            {"precision": 1},
+            {"threshold": 5},
+            {"edgeitems": 1},
+            {"prefix": "    "},
+            {"separator": ", "},
+            {"formatter": {"all": str}},
+        ):
             assert np.array2string(a, **keywords) == np.array2string(n, **keywords)
 
     @pytest.mark.parametrize("spec", ["", ".2f", "5", "x", "nonsense", ">10"])
     def test_format(self, umem, spec):
-        for n in (np.array(3.14159), np.array(7), np.arange(3.0), np.array([2.5]), np.float32(2), np.array("text")):
+        for n in (
+            np.array(3.14159),
+            np.array(7),
+            np.arange(3.0),
+            np.array([2.5]),
+            np.float32(2),
+            np.array("text"),
+        ):
             a = umem.array(n)
             try:
                 expected = format(np.asarray(n), spec)
@@ -141,7 +164,13 @@ class TestHtml:
         parser = Tags()
         parser.feed(a._repr_html_())
         assert parser.open == []
-        for part in ("(2, 3)", "float64", "cuda:0" if on_gpu else "cpu", "host", str(np.arange(6.0).reshape(2, 3))):
+        for part in (
+            "(2, 3)",
+            "float64",
+            "cuda:0" if on_gpu else "cpu",
+            "host",
+            str(np.arange(6.0).reshape(2, 3)),
+        ):
             assert part in parser.text
 
     def test_escapes(self, umem):
@@ -220,7 +249,13 @@ class TestNothingMoves:
         a = umem.full((1024, 1024), 2, dtype="f4")
         a.prefetch("cuda")
         umem.synchronize()
-        for show, limit in ((str, 20_000), (repr, 20_000), (lambda a: a[3, 5], 100), (lambda a: a.item(7), 100), (lambda a: a[5].tolist(), 5000)):
+        for show, limit in (
+            (str, 20_000),
+            (repr, 20_000),
+            (lambda a: a[3, 5], 100),
+            (lambda a: a.item(7), 100),
+            (lambda a: a[5].tolist(), 5000),
+        ):
             before = fake.counter("copied_bytes")
             show(a)
             assert fake.counter("copied_bytes") - before <= limit

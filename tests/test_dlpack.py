@@ -6,9 +6,10 @@ import mmap
 import sys
 import threading
 
-import dlpack_abi as dl
 import numpy as np
 import pytest
+
+import dlpack_abi as dl
 from dlpack_abi import DLExporter, Seen
 from support import DTYPES, VIEWS, address, allocated, assert_same, sample
 
@@ -49,7 +50,9 @@ class TestExport:
         assert seen.shape == a.shape
         if a.size:
             assert seen.data == address(a)
-            for length, stride, expected in zip(a.shape, seen.strides or (), a.strides, strict=True):
+            for length, stride, expected in zip(
+                a.shape, seen.strides or (), a.strides, strict=True
+            ):
                 assert length == 1 or stride * a.itemsize == expected
             # One past an int64: torch and others compare strides of length-1 axes with those of a packed array.
             assert all(stride >= 0 for stride in seen.strides)
@@ -126,10 +129,19 @@ class TestExport:
             records["x"].__dlpack__()
         assert np.from_dlpack(records["x"].copy()).tolist() == [0] * 5
 
-    @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.str[1:] not in DL_TYPES and d.str[1:] != "b1"], ids=str)
+    @pytest.mark.parametrize(
+        "dtype",
+        [d for d in DTYPES.values() if d.str[1:] not in DL_TYPES and d.str[1:] != "b1"],
+        ids=str,
+    )
     def test_dtypes_that_it_cannot_say(self, umem, dtype):
         a = umem.zeros(3, dtype)
-        for call in (a.__dlpack__, lambda: a.__dlpack__(max_version=(1, 0)), lambda: a.__dlpack__(copy=True), lambda: np.from_dlpack(a)):
+        for call in (
+            a.__dlpack__,
+            lambda: a.__dlpack__(max_version=(1, 0)),
+            lambda: a.__dlpack__(copy=True),
+            lambda: np.from_dlpack(a),
+        ):
             with pytest.raises(BufferError, match="dtype"):
                 call()
 
@@ -151,7 +163,9 @@ class TestExport:
     )  # fmt: skip
     def test_bad_arguments(self, umem, keywords, error):
         a = umem.zeros(3)
-        with pytest.raises(error, match=next(iter(keywords)) if error is not BufferError else "export"):
+        with pytest.raises(
+            error, match=next(iter(keywords)) if error is not BufferError else "export"
+        ):
             a.__dlpack__(**keywords)
         with pytest.raises(TypeError, match="positional|keyword"):
             a.__dlpack__(None)
@@ -212,7 +226,9 @@ class TestExport:
 
     def test_torch_sees_the_same_memory(self, umem, on_gpu):
         torch = pytest.importorskip("torch")
-        if on_gpu and not torch.cuda.is_available():  # the fake's arrays go to the CPU's torch by the way that says so
+        if (
+            on_gpu and not torch.cuda.is_available()
+        ):  # the fake's arrays go to the CPU's torch by the way that says so
             give = lambda a: torch.from_dlpack(a.on("cpu"))  # noqa: E731
         else:
             give = torch.from_dlpack
@@ -450,7 +466,9 @@ class TestExporters:
         with pytest.raises(ValueError, match="WRITEABLE"):
             a.flags.writeable = True
         n, data = memory()
-        assert umem.from_dlpack(DLExporter(data, (4,), flags=dl.READ_ONLY, owner=n)).flags.writeable  # a copy
+        assert umem.from_dlpack(
+            DLExporter(data, (4,), flags=dl.READ_ONLY, owner=n)
+        ).flags.writeable  # a copy
 
     def test_strides_and_offset(self, umem):
         n, data = memory()
@@ -462,7 +480,10 @@ class TestExporters:
         ):
             assert_same(umem.from_dlpack(DLExporter(data, (4, 6), owner=n, **keywords)), expected)
         assert_same(umem.from_dlpack(DLExporter(data, (5,), byte_offset=8, owner=n)), n[2:7])
-        assert_same(umem.from_dlpack(DLExporter(data + 40, (3, 4), strides=(-4, 1), owner=n)), n[2:14].reshape(3, 4)[::-1])
+        assert_same(
+            umem.from_dlpack(DLExporter(data + 40, (3, 4), strides=(-4, 1), owner=n)),
+            n[2:14].reshape(3, 4)[::-1],
+        )
         base = umem.array(n)
         a = umem.from_dlpack(DLExporter(address(base), (5,), byte_offset=8))
         assert address(a) == address(base) + 8
@@ -538,7 +559,11 @@ class TestExporters:
         pointer = fake.device_alloc(n.nbytes)
         try:
             fake.poke(pointer, n.tobytes())
-            for strides, expected in ((None, n.reshape(4, 6)), ((1, 4), n.reshape(6, 4).T), ((-6, 1), n.reshape(4, 6)[::-1])):
+            for strides, expected in (
+                (None, n.reshape(4, 6)),
+                ((1, 4), n.reshape(6, 4).T),
+                ((-6, 1), n.reshape(4, 6)[::-1]),
+            ):
                 start = pointer + (72 if strides == (-6, 1) else 0)
                 exporter = DLExporter(start, (4, 6), strides=strides, device=(dl.CUDA, 0))
                 a = umem.from_dlpack(exporter)
@@ -557,7 +582,9 @@ class TestExporters:
         pointer = fake.device_alloc(4096)
         try:
             fake.submit_fill(pointer, 7, 4096)
-            a = umem.from_dlpack(DLExporter(pointer, (4096,), dtype=(dl.UINT, 8, 1), device=(dl.CUDA, 0)))
+            a = umem.from_dlpack(
+                DLExporter(pointer, (4096,), dtype=(dl.UINT, 8, 1), device=(dl.CUDA, 0))
+            )
             assert (a == 7).all()
         finally:
             fake.device_free(pointer)
@@ -584,7 +611,14 @@ class Mapping:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         libc = ctypes.CDLL(None, use_errno=True)
         rest = pages - readable
-        assert libc.mprotect(ctypes.c_void_p(self.address + readable * self.page), ctypes.c_size_t(rest * self.page), 0) == 0
+        assert (
+            libc.mprotect(
+                ctypes.c_void_p(self.address + readable * self.page),
+                ctypes.c_size_t(rest * self.page),
+                0,
+            )
+            == 0
+        )
 
 
 TOP = 2**64 - 4096
@@ -603,7 +637,9 @@ LIES = {
     "largest length": lambda data: dict(data=data, shape=(2**63 - 1,)),
     "large stride": lambda data: dict(data=data, shape=(2,), strides=(2**62,)),
     "most negative stride": lambda data: dict(data=data, shape=(2,), strides=(-(2**63),)),
-    "stride times length": lambda data: dict(data=data, shape=(2**31, 2**31), strides=(2**31, 2**31)),
+    "stride times length": lambda data: dict(
+        data=data, shape=(2**31, 2**31), strides=(2**31, 2**31)
+    ),
     "NULL": lambda data: dict(data=None, shape=(4,)),
     "NULL with an offset": lambda data: dict(data=None, shape=(4,), byte_offset=data),
     "offset past the end": lambda data: dict(data=data, shape=(4,), byte_offset=2**64 - 16),
@@ -623,10 +659,16 @@ LIES = {
     "no bits": lambda data: dict(data=data, shape=(4,), dtype=(dl.FLOAT, 0, 1)),
     "bool of 32 bits": lambda data: dict(data=data, shape=(4,), dtype=(dl.BOOL, 32, 1)),
     "complex of 32 bits": lambda data: dict(data=data, shape=(4,), dtype=(dl.COMPLEX, 32, 1)),
-    "device type": lambda data: dict(data=data, shape=(4,), device=(99, 0), device_says=(dl.CPU, 0)),
+    "device type": lambda data: dict(
+        data=data, shape=(4,), device=(99, 0), device_says=(dl.CPU, 0)
+    ),
     "Vulkan": lambda data: dict(data=data, shape=(4,), device=(7, 0), device_says=(dl.CPU, 0)),
-    "GPU that is not there": lambda data: dict(data=data, shape=(4,), device=(dl.CUDA, 99), device_says=(dl.CPU, 0)),
-    "negative GPU": lambda data: dict(data=data, shape=(4,), device=(dl.CUDA, -1), device_says=(dl.CPU, 0)),
+    "GPU that is not there": lambda data: dict(
+        data=data, shape=(4,), device=(dl.CUDA, 99), device_says=(dl.CPU, 0)
+    ),
+    "negative GPU": lambda data: dict(
+        data=data, shape=(4,), device=(dl.CUDA, -1), device_says=(dl.CPU, 0)
+    ),
     "newer major version": lambda data: dict(data=data, shape=(4,), version=(2, 0)),
     "major version 0": lambda data: dict(data=data, shape=(4,), version=(0, 8)),
 }
@@ -651,7 +693,10 @@ class TestLies:
         assert umem.memory_stats()["active.all.current"] == before
         assert umem.ones(3).sum() == 3
 
-    @pytest.mark.parametrize("lie", [name for name in LIES if "version" not in name and name not in ("lanes", "no lanes")])
+    @pytest.mark.parametrize(
+        "lie",
+        [name for name in LIES if "version" not in name and name not in ("lanes", "no lanes")],
+    )
     def test_asarray_never_crashes_on_them(self, umem, lie):
         n, data = memory()
         exporter = DLExporter(**LIES[lie](data), owner=n)
@@ -674,7 +719,9 @@ class TestLies:
             ((1,), None, inside),
             ((2,), (-mapping.page,), inside),
         ):
-            exporter = DLExporter(mapping.address, shape, strides=strides, byte_offset=offset, dtype=(dl.UINT, 8, 1))
+            exporter = DLExporter(
+                mapping.address, shape, strides=strides, byte_offset=offset, dtype=(dl.UINT, 8, 1)
+            )
             with pytest.raises(BufferError):
                 umem.from_dlpack(exporter)
             assert exporter.ends == 1
@@ -739,7 +786,9 @@ class TestLies:
         exporter = DLExporter(data, (4,), versioned=False, name=dl.LEGACY, owner=n)
         assert umem.from_dlpack(exporter).shape == (4,)
 
-    @pytest.mark.parametrize("answer", [None, 3, (1,), (1, 0, 0), ("x", 0), (1.5, 0), (2**40, 0), object()], ids=repr)
+    @pytest.mark.parametrize(
+        "answer", [None, 3, (1,), (1, 0, 0), ("x", 0), (1.5, 0), (2**40, 0), object()], ids=repr
+    )
     def test_devices_that_make_no_sense(self, umem, answer):
         n, data = memory()
         exporter = DLExporter(data, (4,), owner=n)
@@ -760,7 +809,9 @@ class TestLies:
         with pytest.raises(TypeError, match="capsule"):
             umem.from_dlpack(Liar())
 
-    @pytest.mark.parametrize("error", [KeyError, BufferError, RuntimeError, MemoryError, ZeroDivisionError])
+    @pytest.mark.parametrize(
+        "error", [KeyError, BufferError, RuntimeError, MemoryError, ZeroDivisionError]
+    )
     def test_errors_of_exporters_are_passed_on(self, umem, error):
         class Broken:
             def __init__(self, where):

@@ -7,7 +7,20 @@ import math
 
 import numpy as np
 import pytest
-from support import DTYPES, RECORD, VIEWS, Exporter, address, allocated, assert_same, assert_same_array, outcome, sample, walked_strides
+
+from support import (
+    DTYPES,
+    RECORD,
+    VIEWS,
+    Exporter,
+    address,
+    allocated,
+    assert_same,
+    assert_same_array,
+    outcome,
+    sample,
+    walked_strides,
+)
 
 gpu = pytest.mark.backends("fake", "cuda")
 host = pytest.mark.backends("host")
@@ -27,7 +40,16 @@ REFUSED = {
     "ragged": [[1, 2], [3]], "deep ragged": [[[1], [2]], [[3], [4, 5]]],
 }  # fmt: skip
 
-OBJECTS = {"None": None, "object": object(), "dict": {"a": 1}, "set": {1, 2}, "list of None": [None], "generator": (i for i in [1]), "huge int": 2**100, "function": len}
+OBJECTS = {
+    "None": None,
+    "object": object(),
+    "dict": {"a": 1},
+    "set": {1, 2},
+    "list of None": [None],
+    "generator": (i for i in [1]),
+    "huge int": 2**100,
+    "function": len,
+}
 
 
 class TestValues:
@@ -52,11 +74,18 @@ class TestValues:
         with pytest.raises(TypeError, match=r"(?i)object"):
             getattr(umem, name)(value)
 
-    @pytest.mark.parametrize("dtype", ["f4", "i8", "c16", "?", "S3", "U5", "M8[D]", "nonsense", "O", "V3", "u1"])
-    @pytest.mark.parametrize("value", [[1, 2, 3], ["4", "5"], 2.5, [300, -1], [1j], np.arange(3.0)], ids=str)
+    @pytest.mark.parametrize(
+        "dtype", ["f4", "i8", "c16", "?", "S3", "U5", "M8[D]", "nonsense", "O", "V3", "u1"]
+    )
+    @pytest.mark.parametrize(
+        "value", [[1, 2, 3], ["4", "5"], 2.5, [300, -1], [1j], np.arange(3.0)], ids=str
+    )
     @pytest.mark.parametrize("name", ["asarray", "array"])
     def test_with_a_dtype(self, umem, name, value, dtype):
-        expected, actual = outcome(getattr(np, name), value, dtype), outcome(getattr(umem, name), value, dtype)
+        expected, actual = (
+            outcome(getattr(np, name), value, dtype),
+            outcome(getattr(umem, name), value, dtype),
+        )
         if expected[0][0] == "returns" and expected[0][2].dtype.hasobject:
             assert actual[0] == ("raises", TypeError)
             return
@@ -91,7 +120,9 @@ class TestNumpyArrays:
             n = view(sample("f4"))
             a, expected = getattr(umem, name)(n, order=order), np.array(n, order=order)
             assert_same(a, n)
-            if name == "array" and order != "K":  # NumPy's asarray keeps any layout for K and None, where nothing is to copy
+            if (
+                name == "array" and order != "K"
+            ):  # NumPy's asarray keeps any layout for K and None, where nothing is to copy
                 assert walked_strides(a) == walked_strides(expected)
             if order in ("C", "F"):
                 assert a.flags[order]
@@ -144,7 +175,13 @@ class TestNumpyArrays:
 
 class TestOwnArrays:
     def test_asarray_gives_them_back(self, umem):
-        for a in (umem.zeros(3), umem.zeros((2, 3)).T, umem.zeros(5)[::-1], umem.zeros(0), umem.zeros(3, "M8[s]")):
+        for a in (
+            umem.zeros(3),
+            umem.zeros((2, 3)).T,
+            umem.zeros(5)[::-1],
+            umem.zeros(0),
+            umem.zeros(3, "M8[s]"),
+        ):
             assert umem.asarray(a) is a
             assert umem.asarray(a, copy=False) is a
             assert umem.asarray(a, a.dtype) is a
@@ -195,7 +232,11 @@ class TestSharedMemory:
         "array_interface": lambda a: Exporter(a, "__array_interface__"),
         "dlpack": lambda a: Exporter(a, "__dlpack__", "__dlpack_device__"),
         "on cpu": lambda a: a.on("cpu"),
-        "cai": lambda a: Exporter(a, "__cuda_array_interface__") if hasattr(a, "__cuda_array_interface__") else a.numpy(),
+        "cai": lambda a: (
+            Exporter(a, "__cuda_array_interface__")
+            if hasattr(a, "__cuda_array_interface__")
+            else a.numpy()
+        ),
         "ctypes": lambda a: (ctypes.c_double * a.size).from_address(address(a)),
     }
 
@@ -275,7 +316,16 @@ class TestTorch:
         return pytest.importorskip("torch")
 
     def test_tensors_are_copied(self, umem, torch):
-        for dtype in (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64, torch.complex64):
+        for dtype in (
+            torch.bool,
+            torch.uint8,
+            torch.int32,
+            torch.int64,
+            torch.float16,
+            torch.float32,
+            torch.float64,
+            torch.complex64,
+        ):
             t = torch.arange(24).reshape(4, 6).to(dtype)
             for part in (t, t.T, t[:, ::2], t[0, 0], t[:0]):
                 for make in (umem.asarray, umem.array):
@@ -296,7 +346,11 @@ class TestTorch:
             umem.asarray(torch.zeros(3), copy=False)
 
     def test_tensors_that_numpy_cannot_have(self, umem, torch):
-        for t in (torch.zeros(3, requires_grad=True), torch.zeros(3, dtype=torch.bfloat16), torch.eye(3).to_sparse()):
+        for t in (
+            torch.zeros(3, requires_grad=True),
+            torch.zeros(3, dtype=torch.bfloat16),
+            torch.eye(3).to_sparse(),
+        ):
             with pytest.raises((RuntimeError, TypeError, ValueError, BufferError)):
                 umem.asarray(t)
 
@@ -455,7 +509,9 @@ class TestCudaArrayInterface:
                 assert a.flags.writeable
                 with pytest.raises(ValueError, match="copy"):
                     umem.asarray(Interface(cai(pointer, **entries)), copy=False)
-            assert_same_array(umem, umem.asarray(Interface(cai(pointer, shape=(24,))), "f8"), n.astype("f8"))
+            assert_same_array(
+                umem, umem.asarray(Interface(cai(pointer, shape=(24,))), "f8"), n.astype("f8")
+            )
         finally:
             fake.device_free(pointer)
 
@@ -514,7 +570,12 @@ def fake_managed(umem, fake):
 
     def call(name, *arguments):
         function, status = ctypes.c_void_p(), ctypes.c_int()
-        assert driver.cuGetProcAddress_v2(name, ctypes.byref(function), 12000, ctypes.c_uint64(0), ctypes.byref(status)) == 0
+        assert (
+            driver.cuGetProcAddress_v2(
+                name, ctypes.byref(function), 12000, ctypes.c_uint64(0), ctypes.byref(status)
+            )
+            == 0
+        )
         assert ctypes.CFUNCTYPE(ctypes.c_int)(function.value)(*arguments) == 0
 
     call(b"cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -557,7 +618,15 @@ class TestArrayInterface:
 
     @pytest.mark.parametrize(
         "change",
-        [{"shape": (-1,)}, {"shape": "x"}, {"typestr": "nonsense"}, {"data": "x"}, {"strides": (1, 2, 3, 4)}, {"typestr": "|O8"}, {"shape": None}],
+        [
+            {"shape": (-1,)},
+            {"shape": "x"},
+            {"typestr": "nonsense"},
+            {"data": "x"},
+            {"strides": (1, 2, 3, 4)},
+            {"typestr": "|O8"},
+            {"shape": None},
+        ],
         ids=str,
     )
     def test_lies(self, umem, change):
@@ -593,6 +662,11 @@ class TestFromIterables:
         assert umem.asarray(n[::-1]).sum() == math.comb(300_000, 2)
 
     def test_arguments(self, umem):
-        for call in (lambda: umem.asarray(), lambda: umem.array(), lambda: umem.asarray([1], colour="red"), lambda: umem.array([1], None, 1)):
+        for call in (
+            lambda: umem.asarray(),
+            lambda: umem.array(),
+            lambda: umem.asarray([1], colour="red"),
+            lambda: umem.array([1], None, 1),
+        ):
             with pytest.raises(TypeError):
                 call()

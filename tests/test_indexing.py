@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from support import DTYPES, RECORD, VIEWS, address, assert_same, outcome, sample
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -29,7 +30,9 @@ def check_item(umem, a, n, key):
         return
     assert type(got) is umem.ndarray
     assert_same(got, want)
-    is_view = np.shares_memory(want, n) or (want.size == 0 and want.base is not None and want.base is n)
+    is_view = np.shares_memory(want, n) or (
+        want.size == 0 and want.base is not None and want.base is n
+    )
     if want.size and is_view:
         assert got.strides == want.strides
         assert address(got) - address(a) == address(want) - address(n)
@@ -44,7 +47,11 @@ class TestViews:
     def test_basic_keys(self, umem, data, shape):
         n = numbered(shape)
         a = umem.array(n)
-        key = data.draw(hnp.basic_indices(shape, min_dims=0, max_dims=6, allow_newaxis=True, allow_ellipsis=True))
+        key = data.draw(
+            hnp.basic_indices(
+                shape, min_dims=0, max_dims=6, allow_newaxis=True, allow_ellipsis=True
+            )
+        )
         check_item(umem, a, n, key)
 
     @given(data=st.data(), shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=6))
@@ -131,7 +138,11 @@ class TestViews:
     def test_integer_arrays(self, umem, data, shape):
         n = numbered(shape, "f8")
         a = umem.array(n)
-        key = data.draw(hnp.integer_array_indices(shape, result_shape=hnp.array_shapes(max_dims=2, min_side=0, max_side=4)))
+        key = data.draw(
+            hnp.integer_array_indices(
+                shape, result_shape=hnp.array_shapes(max_dims=2, min_side=0, max_side=4)
+            )
+        )
         check_item(umem, a, n, key)
         check_item(umem, a, n, (key[0],))
 
@@ -172,7 +183,19 @@ class TestViews:
     def test_fields_of_records(self, umem):
         n = sample(RECORD)
         a = umem.array(n)
-        for key in ("a", "b", "c", ["a", "b"], ["c"], [], "missing", ["a", "missing"], ["a", "a"], ("a",), ("a", "b")):
+        for key in (
+            "a",
+            "b",
+            "c",
+            ["a", "b"],
+            ["c"],
+            [],
+            "missing",
+            ["a", "missing"],
+            ["a", "a"],
+            ("a",),
+            ("a", "b"),
+        ):
             check_item(umem, a, n, key)
         check_item(umem, a["b"], n["b"], "x")
         check_item(umem, a[1], n[1], "c")
@@ -247,7 +270,13 @@ class TestAssignment:
     @pytest.mark.parametrize("dtype", ["i4", "f4", "f8", "u1", "c8", "S3", "i8"])
     def test_of_every_sort_of_value(self, umem, dtype, value):
         n = sample(dtype)
-        for key in ((slice(0, 2), slice(1, 4)), (0, slice(0, 3)), (1, 2), (1, 2, ...), (slice(2, 2), slice(0, 3))):
+        for key in (
+            (slice(0, 2), slice(1, 4)),
+            (0, slice(0, 3)),
+            (1, 2),
+            (1, 2, ...),
+            (slice(2, 2), slice(0, 3)),
+        ):
             check_assignment(umem, n, key, value)
 
     @pytest.mark.parametrize("key", TestViews.KEYS.values(), ids=TestViews.KEYS)
@@ -262,7 +291,9 @@ class TestAssignment:
         target = n[key].shape if isinstance(n[key], np.ndarray) else ()
         shape = target[data.draw(st.integers(0, len(target))) :]
         shape = tuple(1 if data.draw(st.booleans()) else length for length in shape)
-        value = numbered(shape, data.draw(st.sampled_from(["i4", "f4", "f8", "i8", "?", "f2"]))) + 100
+        value = (
+            numbered(shape, data.draw(st.sampled_from(["i4", "f4", "f8", "i8", "?", "f2"]))) + 100
+        )
         check_assignment(umem, n, key, lambda m: m.array(value))
 
     @given(data=st.data(), shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5))
@@ -343,7 +374,13 @@ class TestAssignment:
 
     def test_a_failed_assignment_changes_nothing(self, umem):
         a = umem.arange(6.0)
-        for key, value in ((7, 1), (slice(None), [1, 2]), (0, "x"), ([0, 9], 1), (slice(None), object())):
+        for key, value in (
+            (7, 1),
+            (slice(None), [1, 2]),
+            (0, "x"),
+            ([0, 9], 1),
+            (slice(None), object()),
+        ):
             with pytest.raises((IndexError, ValueError, TypeError)):
                 a[key] = value
             assert a.tolist() == [0, 1, 2, 3, 4, 5]

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+
 from support import DTYPES, RECORD, VIEWS, Exporter, address, assert_same, sample, walked_strides
 
 gpu = pytest.mark.backends("fake", "cuda")
@@ -29,7 +30,10 @@ class TestArrayInterface:
     def test_is_enough_for_numpy(self, umem, dtype, view):
         a, n = both(umem, dtype, view)
         seen = np.asarray(Exporter(a, "__array_interface__"))
-        assert_same(seen, np.asarray(Exporter(n, "__array_interface__")))  # where a record has gaps, they become fields
+        # Where a record has gaps, they become fields: of the same memory, since nobody copies gaps.
+        assert_same(seen, np.asarray(Exporter(a.numpy(), "__array_interface__")))
+        if dtype != RECORD:
+            assert_same(seen, n)
         assert seen.dtype == dtype or dtype == RECORD
         if n.size:
             assert address(seen) == address(a)
@@ -41,7 +45,9 @@ class TestArrayInterface:
         a = umem.array(n)
         assert a.__array_interface__["descr"] == n.__array_interface__["descr"]
         assert_same(a.numpy(), n)
-        assert np.asarray(a).tobytes() == n.tobytes()  # raw bytes: neither protocol can say such fields
+        assert (
+            np.asarray(a).tobytes() == n.tobytes()
+        )  # raw bytes: neither protocol can say such fields
 
     def test_is_new_each_time(self, umem):
         a = umem.zeros(3)
@@ -87,12 +93,24 @@ class TestCudaInterface:
         assert seen["data"] == (address(a) if n.size else 0, False)
         assert seen["stream"] == 1
         assert seen.get("mask") is None
-        assert set(seen) <= {"version", "shape", "typestr", "strides", "data", "stream", "descr", "mask"}
+        assert set(seen) <= {
+            "version",
+            "shape",
+            "typestr",
+            "strides",
+            "data",
+            "stream",
+            "descr",
+            "mask",
+        }
         if "descr" in seen:
             assert seen["descr"] == n.__array_interface__["descr"]
 
     def test_records_say_their_fields(self, umem):
-        assert umem.zeros(3, RECORD).__cuda_array_interface__["descr"] == np.zeros(3, RECORD).__array_interface__["descr"]
+        assert (
+            umem.zeros(3, RECORD).__cuda_array_interface__["descr"]
+            == np.zeros(3, RECORD).__array_interface__["descr"]
+        )
 
     @pytest.mark.parametrize("view", ["rows reversed", "all reversed"])
     def test_negative_strides_are_refused(self, umem, view):
@@ -120,7 +138,10 @@ class TestCudaInterface:
             with umem.stream(handle):
                 assert a.__cuda_array_interface__["stream"] == handle
             with umem.stream(2):
-                assert a.__cuda_array_interface__["stream"] in (1, 2)  # the two default streams follow each other
+                assert a.__cuda_array_interface__["stream"] in (
+                    1,
+                    2,
+                )  # the two default streams follow each other
             assert a.__cuda_array_interface__["stream"] == 1
         finally:
             fake.stream_destroy(handle)
@@ -146,7 +167,12 @@ class TestViewsOfOneDevice:
         assert view.__dlpack_device__() == (1, 0)
         assert address(view) == address(a)
         assert not hasattr(view, "__cuda_array_interface__")
-        for seen in (np.from_dlpack(view), np.asarray(view), np.asarray(memoryview(view)), view.__array__()):
+        for seen in (
+            np.from_dlpack(view),
+            np.asarray(view),
+            np.asarray(memoryview(view)),
+            view.__array__(),
+        ):
             assert type(seen) is np.ndarray
             assert address(seen) == address(a)
             assert_same(seen, a.read())

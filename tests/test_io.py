@@ -6,7 +6,17 @@ import pathlib
 
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, allocated, assert_same, assert_same_array, outcome, sample, walked_strides
+
+from support import (
+    DTYPES,
+    VIEWS,
+    allocated,
+    assert_same,
+    assert_same_array,
+    outcome,
+    sample,
+    walked_strides,
+)
 
 
 class TestSaveAndLoad:
@@ -24,7 +34,15 @@ class TestSaveAndLoad:
             assert loaded.flags.writeable
 
     def test_bytes_are_numpys(self, umem):
-        for n in (sample("f4"), sample("f4").T, np.zeros((0, 3)), np.array(5), sample(">i4"), sample("S3"), sample([("x", "f4"), ("n", "i8")])):
+        for n in (
+            sample("f4"),
+            sample("f4").T,
+            np.zeros((0, 3)),
+            np.array(5),
+            sample(">i4"),
+            sample("S3"),
+            sample([("x", "f4"), ("n", "i8")]),
+        ):
             ours, theirs = io.BytesIO(), io.BytesIO()
             umem.save(ours, umem.array(n))
             np.save(theirs, n)
@@ -136,13 +154,18 @@ class TestBadFiles:
         with pytest.raises((ValueError, TypeError)):
             umem.save(tmp_path / "p.npy", [None, {}])
 
-    @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"nonsense", b"\x93NUMPY\x09\x00", b"PK\x03\x04", b"\x80\x04N."])
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"\x93NUMPY", b"nonsense", b"\x93NUMPY\x09\x00", b"PK\x03\x04", b"\x80\x04N."],
+    )
     def test_what_is_no_array_file(self, umem, tmp_path, content):
         path = tmp_path / "bad.npy"
         path.write_bytes(content)
         with pytest.raises((ValueError, EOFError, OSError, Exception)) as error:
             umem.load(path)
-        assert not isinstance(error.value, (AssertionError, AttributeError, SystemError, MemoryError))
+        assert not isinstance(
+            error.value, (AssertionError, AttributeError, SystemError, MemoryError)
+        )
 
     def test_files_that_end_too_early(self, umem, tmp_path):
         np.save(tmp_path / "a.npy", np.arange(1000))
@@ -170,7 +193,9 @@ class TestBadFiles:
     )
     def test_headers_that_lie(self, umem, tmp_path, header):
         text = header.encode() + b"\n"
-        (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64))
+        (tmp_path / "a.npy").write_bytes(
+            b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
+        )
         with pytest.raises((ValueError, OSError, MemoryError)):
             umem.load(tmp_path / "a.npy")
         assert umem.ones(3).sum() == 3
@@ -211,10 +236,20 @@ class TestFromFile:
     )  # fmt: skip
     def test_is_numpys(self, umem, path, arguments):
         assert_same_array(umem, umem.fromfile(path, **arguments), np.fromfile(path, **arguments))
-        assert_same_array(umem, umem.fromfile(str(path), **arguments), np.fromfile(path, **arguments))
+        assert_same_array(
+            umem, umem.fromfile(str(path), **arguments), np.fromfile(path, **arguments)
+        )
 
     @pytest.mark.parametrize(
-        "arguments", [{"dtype": "O"}, {"dtype": "nonsense"}, {"offset": -1}, {"count": "x"}, {"dtype": "i4", "offset": 8, "sep": " "}], ids=str
+        "arguments",
+        [
+            {"dtype": "O"},
+            {"dtype": "nonsense"},
+            {"offset": -1},
+            {"count": "x"},
+            {"dtype": "i4", "offset": 8, "sep": " "},
+        ],
+        ids=str,
     )
     def test_refuses_what_numpy_refuses(self, umem, path, arguments):
         expected = outcome(np.fromfile, path, **arguments)
@@ -226,13 +261,21 @@ class TestFromFile:
     def test_open_files(self, umem, path):
         with path.open("rb") as ours, path.open("rb") as theirs:
             for arguments in ({"count": 3}, {"count": 2, "offset": 4}, {}):
-                assert_same_array(umem, umem.fromfile(ours, "i4", **arguments), np.fromfile(theirs, "i4", **arguments))
+                assert_same_array(
+                    umem,
+                    umem.fromfile(ours, "i4", **arguments),
+                    np.fromfile(theirs, "i4", **arguments),
+                )
                 assert ours.tell() == theirs.tell()
 
     def test_text(self, umem, tmp_path):
         (tmp_path / "text").write_text("1, 2, 3.5, 4")
         for arguments in ({"sep": ","}, {"sep": ",", "count": 2}, {"sep": ",", "dtype": "f4"}):
-            assert_same_array(umem, umem.fromfile(tmp_path / "text", **arguments), np.fromfile(tmp_path / "text", **arguments))
+            assert_same_array(
+                umem,
+                umem.fromfile(tmp_path / "text", **arguments),
+                np.fromfile(tmp_path / "text", **arguments),
+            )
 
     def test_an_empty_file(self, umem, tmp_path):
         (tmp_path / "empty").write_bytes(b"")

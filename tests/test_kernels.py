@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from support import (
     KERNEL_DTYPES,
     NUMBERS,
@@ -26,10 +27,22 @@ from support import (
 fake_only = pytest.mark.backends("fake")
 
 BINARY = ["add", "subtract", "multiply", "true_divide"]
-OPERATORS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "true_divide": operator.truediv}
-IN_PLACE = {"add": operator.iadd, "subtract": operator.isub, "multiply": operator.imul, "true_divide": operator.itruediv}
+OPERATORS = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "true_divide": operator.truediv,
+}
+IN_PLACE = {
+    "add": operator.iadd,
+    "subtract": operator.isub,
+    "multiply": operator.imul,
+    "true_divide": operator.itruediv,
+}
 
-quiet = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning", "ignore:Casting complex values")
+quiet = pytest.mark.filterwarnings(
+    "ignore:.*encountered in:RuntimeWarning", "ignore:Casting complex values"
+)
 
 
 def numpy_result(function, *args, **kwargs):
@@ -42,13 +55,19 @@ def pair(dtype, shape=(4, 6), seed=0):
     rng = np.random.default_rng(seed)
     if np.dtype(dtype).kind == "f":
         return rng.standard_normal(shape).astype(dtype), (rng.random(shape) + 0.5).astype(dtype)
-    return rng.integers(-1000, 1000, shape).astype(dtype), rng.integers(1, 1000, shape).astype(dtype)
+    return rng.integers(-1000, 1000, shape).astype(dtype), rng.integers(1, 1000, shape).astype(
+        dtype
+    )
 
 
 @contextlib.contextmanager
 def launches(fake, least=1):
     """Asserts that the block launched kernels, and that the host did nothing with the data meanwhile."""
-    before = fake.counter("launches"), fake.counter("host_fault_bytes"), fake.counter("to_host_bytes")
+    before = (
+        fake.counter("launches"),
+        fake.counter("host_fault_bytes"),
+        fake.counter("to_host_bytes"),
+    )
     yield
     assert fake.counter("launches") >= before[0] + least
     assert (fake.counter("host_fault_bytes"), fake.counter("to_host_bytes")) == before[1:]
@@ -95,8 +114,12 @@ class TestElementwise:
         a = umem.array(values)
         assert_same_array(umem, getattr(umem, op)(a[:, None], a[None, :]), expected)
         for value in values:
-            assert_same_array(umem, getattr(umem, op)(a, value), numpy_result(getattr(np, op), values, value))
-            assert_same_array(umem, getattr(umem, op)(value, a), numpy_result(getattr(np, op), value, values))
+            assert_same_array(
+                umem, getattr(umem, op)(a, value), numpy_result(getattr(np, op), values, value)
+            )
+            assert_same_array(
+                umem, getattr(umem, op)(value, a), numpy_result(getattr(np, op), value, values)
+            )
 
     @pytest.mark.parametrize("dtype", KERNEL_DTYPES)
     def test_special_values_of_negative(self, umem, dtype):
@@ -105,13 +128,39 @@ class TestElementwise:
     @pytest.mark.parametrize("op", [*BINARY, "axpy"])
     @pytest.mark.parametrize("dtype", KERNEL_DTYPES)
     def test_every_length_around_the_vector_width(self, umem, dtype, op):
-        for count in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255, 257, 1023, 1025, 4097, 100_003):
+        for count in (
+            1,
+            2,
+            3,
+            4,
+            5,
+            7,
+            8,
+            9,
+            15,
+            16,
+            17,
+            31,
+            33,
+            63,
+            65,
+            127,
+            129,
+            255,
+            257,
+            1023,
+            1025,
+            4097,
+            100_003,
+        ):
             x, y = pair(dtype, count)
             a, b = umem.array(x), umem.array(y)
             if op == "axpy" and count < 2000:
                 assert_axpy(umem, umem.axpy(3, a, b), 3, x, y)
             elif op == "axpy":
-                np.testing.assert_allclose(np.asarray(umem.axpy(3, a, b)), 3 * x + y, rtol=1e-6, atol=1e-6)
+                np.testing.assert_allclose(
+                    np.asarray(umem.axpy(3, a, b)), 3 * x + y, rtol=1e-6, atol=1e-6
+                )
             else:
                 assert_same(getattr(umem, op)(a, b), getattr(np, op)(x, y))
 
@@ -158,7 +207,9 @@ class TestElementwise:
             x = pair(dtype, whole, seed)[1]
             back = np.argsort(axes)
             key = tuple(slice(None, None, step) for step in steps)
-            return [array.transpose(back)[key] if len(shape) else array for array in (umem.array(x), x)]
+            return [
+                array.transpose(back)[key] if len(shape) else array for array in (umem.array(x), x)
+            ]
 
         (a, x), (b, y) = (operand(shape, seed) for seed, shape in enumerate(shapes.input_shapes))
         expected = getattr(np, op)(x, y)
@@ -170,7 +221,10 @@ class TestElementwise:
                 target[...] = expected
                 assert_same(out, target)
                 if out.base is not None:
-                    assert_same(out.base, target.base.reshape(out.base.shape) if target.base is not None else target)
+                    assert_same(
+                        out.base,
+                        target.base.reshape(out.base.shape) if target.base is not None else target,
+                    )
 
     @pytest.mark.parametrize("dtype", KERNEL_DTYPES)
     def test_misaligned_operands(self, umem, dtype):
@@ -189,7 +243,9 @@ class TestElementwise:
             assert float(a.sum()) == pytest.approx(float(np.sum(y.astype("f8") + 1)))
 
     def test_offsets_beyond_32_bits(self, umem):
-        a = umem.empty((3, 1 << 29), "f4")[:, :5]  # rows 2 GiB apart; only their beginnings are touched
+        a = umem.empty((3, 1 << 29), "f4")[
+            :, :5
+        ]  # rows 2 GiB apart; only their beginnings are touched
         a[...] = np.arange(15).reshape(3, 5)
         expected = np.arange(15, dtype="f4").reshape(3, 5)
         assert_same(a + a, expected * 2)
@@ -234,7 +290,13 @@ def assert_axpy(umem, result, alpha, x, y):
     if np.array_equal(got, twice) and umem.info()["backend"] == "host":
         return
     once = np.array(
-        [exact_axpy(p, q, r, dtype) for p, q, r in zip(alphas.ravel().tolist(), x.ravel().tolist(), y.ravel().tolist(), strict=True)], dtype
+        [
+            exact_axpy(p, q, r, dtype)
+            for p, q, r in zip(
+                alphas.ravel().tolist(), x.ravel().tolist(), y.ravel().tolist(), strict=True
+            )
+        ],
+        dtype,
     ).reshape(x.shape)
     same = (got == once) | (np.isnan(got) & np.isnan(once))
     if umem.info()["backend"] == "host":
@@ -258,8 +320,12 @@ class TestAxpy:
     def test_the_product_is_not_rounded(self, umem, dtype):
         rng = np.random.default_rng(1)
         x, y = rng.standard_normal(500).astype(dtype), rng.standard_normal(500).astype(dtype)
-        y[::2] = -(np.asarray(np.dtype(dtype).type(1 / 3)) * x)[::2]  # what is left is the product's rounding error
-        assert_axpy(umem, umem.axpy(1 / 3, umem.array(x), umem.array(y)), np.dtype(dtype).type(1 / 3), x, y)
+        y[::2] = -(np.asarray(np.dtype(dtype).type(1 / 3)) * x)[
+            ::2
+        ]  # what is left is the product's rounding error
+        assert_axpy(
+            umem, umem.axpy(1 / 3, umem.array(x), umem.array(y)), np.dtype(dtype).type(1 / 3), x, y
+        )
         if umem.info()["backend"] == "cuda":
             assert np.asarray(umem.axpy(1 / 3, umem.array(x), umem.array(y)))[::2].any()
 
@@ -268,7 +334,13 @@ class TestAxpy:
         values = specials(dtype)
         a = umem.array(values)
         for alpha in values:
-            assert_axpy(umem, umem.axpy(alpha, a[:, None], a[None, :]), alpha, values[:, None], values[None, :])
+            assert_axpy(
+                umem,
+                umem.axpy(alpha, a[:, None], a[None, :]),
+                alpha,
+                values[:, None],
+                values[None, :],
+            )
 
     def test_any_argument_may_be_a_number_or_an_array(self, umem):
         x = umem.arange(4.0)
@@ -289,7 +361,9 @@ class TestAxpy:
                     result = umem.axpy(alpha, umem.array(x), umem.array(y))
                     expected = alpha * x + y
                     assert result.dtype == np.result_type(alpha, x, y), (alpha, left, right)
-                    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-2 if "f2" in (left, right) else 1e-6)
+                    np.testing.assert_allclose(
+                        np.asarray(result), expected, rtol=1e-2 if "f2" in (left, right) else 1e-6
+                    )
 
     def test_out(self, umem):
         x, y = umem.arange(4.0), umem.ones(4)
@@ -321,7 +395,23 @@ class TestAxpy:
             umem.axpy(1, x, umem.ones(4))
 
 
-SCALARS = [1, -3, 2.5, 1j, True, 2**40, -(2**40), 2**70, np.float32(1.5), np.float64(1.5), np.int8(3), np.int64(3), np.bool_(True), np.inf, np.nan]
+SCALARS = [
+    1,
+    -3,
+    2.5,
+    1j,
+    True,
+    2**40,
+    -(2**40),
+    2**70,
+    np.float32(1.5),
+    np.float64(1.5),
+    np.int8(3),
+    np.int64(3),
+    np.bool_(True),
+    np.inf,
+    np.nan,
+]
 
 
 @quiet
@@ -331,9 +421,9 @@ class TestTypes:
     def test_of_two_arrays(self, umem, op, left):
         for right in NUMBERS:
             x, y = sample(left), sample(right)
-            expected = outcome(lambda: numpy_result(getattr(np, op), x, y))  # noqa: B023
+            expected = outcome(lambda: numpy_result(getattr(np, op), x, y))
             for a, b in ((umem.array(x), umem.array(y)), (umem.array(x), y), (x, umem.array(y))):
-                actual = outcome(lambda: numpy_result(getattr(umem, op), a, b))  # noqa: B023
+                actual = outcome(lambda: numpy_result(getattr(umem, op), a, b))
                 assert actual[0][0] == expected[0][0], right
                 if expected[0][0] == "returns":
                     assert_same_array(umem, actual[0][2], expected[0][2])
@@ -346,8 +436,8 @@ class TestTypes:
         x = sample(dtype)
         for value in SCALARS:
             for order in (lambda f, p, q: f(p, q), lambda f, p, q: f(q, p)):
-                expected = outcome(lambda: numpy_result(order, OPERATORS[op], x, value))  # noqa: B023
-                actual = outcome(lambda: numpy_result(order, OPERATORS[op], umem.array(x), value))  # noqa: B023
+                expected = outcome(lambda: numpy_result(order, OPERATORS[op], x, value))
+                actual = outcome(lambda: numpy_result(order, OPERATORS[op], umem.array(x), value))
                 assert actual[0][0] == expected[0][0], value
                 if expected[0][0] == "returns":
                     assert_same_array(umem, actual[0][2], expected[0][2])
@@ -376,7 +466,10 @@ class TestTypes:
         a, n = umem.array(sample("i4")), sample("i4")
         for keywords in ({"dtype": "f4"}, {"dtype": "f8"}, {"dtype": "i8"}, {"dtype": "i4", "casting": "unsafe"}, {"dtype": "f4", "casting": "no"},
                          {"dtype": "c8"}, {"dtype": "nonsense"}, {"casting": "nonsense"}):  # fmt: skip
-            expected, actual = outcome(np.add, n, n, **keywords), outcome(umem.add, a, a, **keywords)
+            expected, actual = (
+                outcome(np.add, n, n, **keywords),
+                outcome(umem.add, a, a, **keywords),
+            )
             assert actual[0][0] == expected[0][0], keywords
             if expected[0][0] == "returns":
                 assert_same_array(umem, actual[0][2], expected[0][2])
@@ -421,7 +514,9 @@ class TestOut:
         target = np.full((4, 6), 99, "f4")
         out = umem.full((4, 6), 99, dtype="f4")
         np.add(VIEWS[view](x), VIEWS[view](y), out=VIEWS[view](target))
-        result = umem.add(VIEWS[view](umem.array(x)), VIEWS[view](umem.array(y)), out=VIEWS[view](out))
+        result = umem.add(
+            VIEWS[view](umem.array(x)), VIEWS[view](umem.array(y)), out=VIEWS[view](out)
+        )
         assert type(result) is umem.ndarray
         assert_same(out, target)
 
@@ -431,8 +526,10 @@ class TestOut:
         x, y = pair(dtype)
         for op in BINARY:
             n, a = np.zeros((4, 6), result), umem.zeros((4, 6), result)
-            expected = outcome(lambda: numpy_result(getattr(np, op), x, y, out=n))  # noqa: B023
-            actual = outcome(lambda: numpy_result(getattr(umem, op), umem.array(x), umem.array(y), out=a))  # noqa: B023
+            expected = outcome(lambda: numpy_result(getattr(np, op), x, y, out=n))
+            actual = outcome(
+                lambda: numpy_result(getattr(umem, op), umem.array(x), umem.array(y), out=a)
+            )
             assert actual[0][0] == expected[0][0], op
             if expected[0][0] == "raises":
                 assert actual[0] == expected[0]
@@ -455,7 +552,12 @@ class TestOut:
     def test_bad_ones(self, umem):
         a = umem.ones(3)
         for bad in (3, "x", [1, 2, 3], (a, a), {}, object()):
-            assert outcome(umem.add, a, a, out=bad)[0] == outcome(np.add, np.ones(3), np.ones(3), out=bad if bad != (a, a) else (np.ones(3),) * 2)[0]
+            assert (
+                outcome(umem.add, a, a, out=bad)[0]
+                == outcome(
+                    np.add, np.ones(3), np.ones(3), out=bad if bad != (a, a) else (np.ones(3),) * 2
+                )[0]
+            )
         with pytest.raises(TypeError):
             umem.add(a, a, a, out=a)
         read_only = umem.zeros(3)
@@ -526,9 +628,17 @@ class TestOut:
             x, y = pair(dtype)
             for other in (y, y[1], 3, x.dtype.type(3)):
                 n, a = x.copy(), umem.array(x)
-                expected = outcome(lambda: IN_PLACE[op](view(n), other if np.isscalar(other) or other.ndim < 2 else view(other)))  # noqa: B023
+                expected = outcome(
+                    lambda: IN_PLACE[op](
+                        view(n), other if np.isscalar(other) or other.ndim < 2 else view(other)
+                    )
+                )
                 given = other if np.isscalar(other) else umem.array(other if other.ndim < 2 else y)
-                actual = outcome(lambda: IN_PLACE[op](view(a), given if np.isscalar(other) or other.ndim < 2 else view(given)))  # noqa: B023
+                actual = outcome(
+                    lambda: IN_PLACE[op](
+                        view(a), given if np.isscalar(other) or other.ndim < 2 else view(given)
+                    )
+                )
                 assert actual[0][0] == expected[0][0]
                 if expected[0][0] == "raises":
                     assert actual[0] == expected[0]
@@ -546,7 +656,9 @@ class TestOut:
 @quiet
 class TestCasts:
     @pytest.mark.parametrize("source", KERNEL_DTYPES)
-    @pytest.mark.parametrize("target", [*KERNEL_DTYPES, "f2", "c8", "c16", "?"])  # C says nothing of others out of range
+    @pytest.mark.parametrize(
+        "target", [*KERNEL_DTYPES, "f2", "c8", "c16", "?"]
+    )  # C says nothing of others out of range
     def test_special_values(self, umem, source, target):
         n = specials(source)
         expected = numpy_result(n.astype, target)
@@ -560,12 +672,12 @@ class TestCasts:
         for view in ("whole", "transposed", "steps", "no axes", "no rows"):
             n = VIEWS[view](sample(source))
             a = VIEWS[view](umem.array(sample(source)))
-            expected = outcome(lambda: numpy_result(n.astype, target))[0][2]  # noqa: B023
+            expected = outcome(lambda: numpy_result(n.astype, target))[0][2]
             result = numpy_result(a.astype, target)
             assert_same_array(umem, result, expected)
             assert walked_strides(result) == walked_strides(expected)
             out = umem.zeros(n.shape, target)
-            outcome(lambda: out.__setitem__(..., a))  # noqa: B023
+            outcome(lambda: out.__setitem__(..., a))
             assert_same(out, expected)
 
 
@@ -608,7 +720,9 @@ class TestWhere:
                 for op in BINARY:
                     with launches(fake):
                         result = getattr(umem, op)(arrays[left], arrays[right])
-                    assert_same(result, getattr(np, op)(pair(left, 50_000)[1], pair(right, 50_000)[1]))
+                    assert_same(
+                        result, getattr(np, op)(pair(left, 50_000)[1], pair(right, 50_000)[1])
+                    )
                     for array in arrays.values():
                         array.prefetch("cuda")
                     umem.synchronize()
@@ -617,20 +731,22 @@ class TestWhere:
         for dtype in KERNEL_DTYPES:
             a = on_device(umem, pair(dtype, (300, 200))[0])
             for call in (
-                lambda: -a,  # noqa: B023
-                lambda: umem.axpy(2, a, a),  # noqa: B023
-                lambda: umem.axpy(2, a, a, out=a),  # noqa: B023
-                lambda: a.sum(axis=0),  # noqa: B023
-                lambda: a.sum(axis=1),  # noqa: B023
-                lambda: a.sum(),  # noqa: B023
-                lambda: np.sum(a),  # noqa: B023
-                lambda: a.T[::2].sum(axis=0, keepdims=True),  # noqa: B023
-                lambda: a.mean(axis=0),  # noqa: B023
+                lambda: -a,
+                lambda: umem.axpy(2, a, a),
+                lambda: umem.axpy(2, a, a, out=a),
+                lambda: a.sum(axis=0),
+                lambda: a.sum(axis=1),
+                lambda: a.sum(),
+                lambda: np.sum(a),
+                lambda: a.T[::2].sum(axis=0, keepdims=True),
+                lambda: a.mean(axis=0),
             ):
                 with launches(fake):
                     call()
 
-    @pytest.mark.parametrize("dtype", ["u1", "i2", "f2", "f4", "f8", "c8", "c16", "?", "S2", "M8[s]", "V16", ">f4"])
+    @pytest.mark.parametrize(
+        "dtype", ["u1", "i2", "f2", "f4", "f8", "c8", "c16", "?", "S2", "M8[s]", "V16", ">f4"]
+    )
     def test_fill_and_copy(self, umem, fake, dtype):
         n = sample(dtype, (300, 200))
         a, b = on_device(umem, n), on_device(umem, n)
@@ -700,15 +816,26 @@ class TestSum:
     @pytest.mark.parametrize("view", SUM_VIEWS)
     @pytest.mark.parametrize("dtype", KERNEL_DTYPES)
     def test_axes(self, umem, dtype, view):
-        x = np.random.default_rng(2).integers(-50, 50, (4, 6)).astype(dtype)  # sums are exact in any order
+        x = (
+            np.random.default_rng(2).integers(-50, 50, (4, 6)).astype(dtype)
+        )  # sums are exact in any order
         n, a = SUM_VIEWS[view](x), SUM_VIEWS[view](umem.array(x))
-        axes = [None, (), *range(-n.ndim, n.ndim), tuple(range(n.ndim)), tuple(range(n.ndim))[1:], tuple(range(n.ndim))[::2]]
+        axes = [
+            None,
+            (),
+            *range(-n.ndim, n.ndim),
+            tuple(range(n.ndim)),
+            tuple(range(n.ndim))[1:],
+            tuple(range(n.ndim))[::2],
+        ]
         for axis in axes:
             for keepdims in (False, True):
                 expected = n.sum(axis=axis, keepdims=keepdims)
                 for call in (a.sum, lambda **k: np.sum(a, **k), lambda **k: np.add.reduce(a, **k)):
                     result = call(axis=axis, keepdims=keepdims)
-                    if call is a.sum or not (isinstance(expected, np.ndarray) and expected.ndim == 0):
+                    if call is a.sum or not (
+                        isinstance(expected, np.ndarray) and expected.ndim == 0
+                    ):
                         assert_same(result, expected)
                     if isinstance(expected, np.ndarray):
                         assert type(result) is umem.ndarray
@@ -721,7 +848,10 @@ class TestSum:
             assert_same(umem.array(x)[::-1].sum(), x.sum())
             assert_same(umem.array(np.repeat(x, 2))[::2].sum(), x.sum())
 
-    @pytest.mark.parametrize("shape", [(1000, 3), (3, 1000), (1000, 1), (1, 1000), (50, 40, 30), (2, 5000, 2), (100, 1, 100)])
+    @pytest.mark.parametrize(
+        "shape",
+        [(1000, 3), (3, 1000), (1000, 1), (1, 1000), (50, 40, 30), (2, 5000, 2), (100, 1, 100)],
+    )
     def test_shapes(self, umem, shape):
         x = (np.arange(math.prod(shape)) % 89 - 40).astype("f4").reshape(shape)
         a = umem.array(x)
@@ -732,7 +862,12 @@ class TestSum:
     @pytest.mark.parametrize("dtype", ["f4", "f8"])
     def test_is_as_accurate_as_numpys(self, umem, dtype):
         rng = np.random.default_rng(3)
-        for x in (np.full(1_000_000, 0.1), rng.standard_normal(1_000_000), rng.random(999_999) * 1e6, np.tile([1e6, 1, -1e6], 100_000)):
+        for x in (
+            np.full(1_000_000, 0.1),
+            rng.standard_normal(1_000_000),
+            rng.random(999_999) * 1e6,
+            np.tile([1e6, 1, -1e6], 100_000),
+        ):
             x = x.astype(dtype)
             exact = math.fsum(x.tolist())
             bound = np.finfo(dtype).eps * math.log2(x.size) * math.fsum(np.abs(x).tolist())
@@ -745,15 +880,28 @@ class TestSum:
                 assert error <= max(bound, np.abs(n.sum(axis=axis) - exact).max())
 
     def test_special_values(self, umem):
-        for values in ([np.nan, 1], [np.inf, -np.inf], [np.inf, 1], [-0.0, -0.0], [-0.0], [0.0, -0.0], []):
+        for values in (
+            [np.nan, 1],
+            [np.inf, -np.inf],
+            [np.inf, 1],
+            [-0.0, -0.0],
+            [-0.0],
+            [0.0, -0.0],
+            [],
+        ):
             for dtype in ("f4", "f8"):
                 n = np.array(values, dtype)
                 assert_same(umem.array(n).sum(), numpy_result(n.sum))
-                assert_same(umem.array(n).reshape(1, -1).sum(axis=1), numpy_result(n.reshape(1, -1).sum, axis=1))
+                assert_same(
+                    umem.array(n).reshape(1, -1).sum(axis=1),
+                    numpy_result(n.reshape(1, -1).sum, axis=1),
+                )
 
     def test_integers_widen_and_wrap(self, umem):
         assert_same(umem.full(5, 2**31 - 1, dtype="i4").sum(), np.full(5, 2**31 - 1, "i4").sum())
-        assert_same(umem.full(3, 2**62, dtype="i8").sum(), numpy_result(np.full(3, 2**62, "i8").sum))
+        assert_same(
+            umem.full(3, 2**62, dtype="i8").sum(), numpy_result(np.full(3, 2**62, "i8").sum)
+        )
         assert_same(umem.array([2**53, 1, 1], dtype="i8").sum(), np.int64(2**53 + 2))
         assert_same(umem.array(sample("i4")).sum(axis=0), sample("i4").sum(axis=0))
 
@@ -761,8 +909,8 @@ class TestSum:
     def test_into_another_dtype(self, umem, dtype):
         for result in ("f4", "f8", "i4", "i8", "c16", "u1"):
             n = sample(dtype)
-            expected = outcome(lambda: numpy_result(n.sum, axis=0, dtype=result))  # noqa: B023
-            actual = outcome(lambda: numpy_result(umem.array(n).sum, axis=0, dtype=result))  # noqa: B023
+            expected = outcome(lambda: numpy_result(n.sum, axis=0, dtype=result))
+            actual = outcome(lambda: numpy_result(umem.array(n).sum, axis=0, dtype=result))
             assert actual[0][0] == expected[0][0]
             if expected[0][0] == "returns":
                 np.testing.assert_allclose(np.asarray(actual[0][2]), expected[0][2], rtol=1e-6)
@@ -810,6 +958,10 @@ class TestFunctionObjects:
     def test_other_arguments_of_ufuncs(self, umem):
         a, n = umem.array(sample("f4")), sample("f4")
         where = n > 0
-        assert_same_array(umem, umem.add(a, 1, out=umem.zeros((4, 6), "f4"), where=where), np.add(n, 1, out=np.zeros((4, 6), "f4"), where=where))
+        assert_same_array(
+            umem,
+            umem.add(a, 1, out=umem.zeros((4, 6), "f4"), where=where),
+            np.add(n, 1, out=np.zeros((4, 6), "f4"), where=where),
+        )
         assert umem.add(a, 1, order="F").flags.f_contiguous
         assert_same_array(umem, umem.add(a, 1, dtype="f8"), np.add(n, 1, dtype="f8"))

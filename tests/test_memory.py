@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from support import Exporter, allocated
 
 MIB = 1 << 20
@@ -29,7 +30,9 @@ class TestStatistics:
             assert stats[name] >= 0
         assert stats["limit_bytes"] is None
         assert all(isinstance(name, str) for name in stats)
-        assert umem.memory_stats(device=0).keys() == umem.memory_stats("cuda:0").keys() == stats.keys()
+        assert (
+            umem.memory_stats(device=0).keys() == umem.memory_stats("cuda:0").keys() == stats.keys()
+        )
 
     def test_follow_allocations(self, umem):
         gc.collect()
@@ -37,19 +40,36 @@ class TestStatistics:
         before = umem.memory_stats()
         a, b = umem.empty(1000, "u1"), umem.empty(3 * MIB, "u1")
         during = umem.memory_stats()
-        assert during["allocated_bytes.all.current"] == before["allocated_bytes.all.current"] + 1000 + 3 * MIB
+        assert (
+            during["allocated_bytes.all.current"]
+            == before["allocated_bytes.all.current"] + 1000 + 3 * MIB
+        )
         assert during["active.all.current"] == before["active.all.current"] + 2
-        assert during["allocated_bytes.all.allocated"] == before["allocated_bytes.all.allocated"] + 1000 + 3 * MIB
+        assert (
+            during["allocated_bytes.all.allocated"]
+            == before["allocated_bytes.all.allocated"] + 1000 + 3 * MIB
+        )
         assert during["active.all.allocated"] == before["active.all.allocated"] + 2
-        assert during["reserved_bytes.all.current"] >= before["reserved_bytes.all.current"] + 1000 + 3 * MIB
+        assert (
+            during["reserved_bytes.all.current"]
+            >= before["reserved_bytes.all.current"] + 1000 + 3 * MIB
+        )
         view = a[10:]
         assert umem.memory_stats()["active.all.current"] == during["active.all.current"]
         del a, b, view
         umem.synchronize()
         after = umem.memory_stats()
-        for name in ("allocated_bytes.all.current", "active.all.current", "reserved_bytes.all.current", "waiting_bytes"):
+        for name in (
+            "allocated_bytes.all.current",
+            "active.all.current",
+            "reserved_bytes.all.current",
+            "waiting_bytes",
+        ):
             assert after[name] == before[name], name
-        assert after["allocated_bytes.all.freed"] == before["allocated_bytes.all.freed"] + 1000 + 3 * MIB
+        assert (
+            after["allocated_bytes.all.freed"]
+            == before["allocated_bytes.all.freed"] + 1000 + 3 * MIB
+        )
         assert after["active.all.freed"] == before["active.all.freed"] + 2
 
     def test_peaks(self, umem):
@@ -68,7 +88,9 @@ class TestStatistics:
         assert stats["reserved_bytes.all.peak"] >= stats["allocated_bytes.all.peak"]
         umem.reset_peak(device=0)
         umem.reset_peak()
-        assert umem.memory_stats()["allocated_bytes.all.peak"] == base["allocated_bytes.all.current"]
+        assert (
+            umem.memory_stats()["allocated_bytes.all.peak"] == base["allocated_bytes.all.current"]
+        )
 
     def test_arrays_without_elements_and_aliases_hold_nothing(self, umem):
         a = umem.ones(100)
@@ -148,7 +170,9 @@ class TestLimits:
             else:
                 import os
 
-                assert limit == pytest.approx(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * share, rel=0.01)
+                assert limit == pytest.approx(
+                    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * share, rel=0.01
+                )
 
     def test_numbers_and_none(self, umem):
         for limit in (0, 5, 1 << 40, np.int64(77), 2**63, 2**64 - 2):
@@ -332,7 +356,14 @@ class TestTrim:
         assert umem.trim() == 4 * MIB
 
 
-GOOD = {"": None, "limit:4GiB": 4 << 30, "limit:500 MB": 500_000_000, " limit : 1024 ": 1024, "limit:0": 0, "limit:7,": 7}
+GOOD = {
+    "": None,
+    "limit:4GiB": 4 << 30,
+    "limit:500 MB": 500_000_000,
+    " limit : 1024 ": 1024,
+    "limit:0": 0,
+    "limit:7,": 7,
+}
 BAD = {
     "nonsense": "limit", "limit": "limit", "limit:": "limit", "limit:x": "size", "colour:red": "colour", "limit:1,limit:2": "limit",
     "limit:1,colour:red": "colour", "Limit:5": "Limit", ":5": "limit", "limit:200%": "100", "limit:-5": "size",
@@ -343,11 +374,15 @@ BAD = {
 class TestEnvironment:
     @pytest.mark.parametrize("conf", GOOD)
     def test_good_settings(self, run_python, conf):
-        out = run_python("import umem; print(umem.get_limit(), umem.zeros(0).size)", UMEM_ALLOC_CONF=conf)
+        out = run_python(
+            "import umem; print(umem.get_limit(), umem.zeros(0).size)", UMEM_ALLOC_CONF=conf
+        )
         assert out.split()[0] == str(GOOD[conf])
 
     def test_shares(self, run_python):
-        assert int(run_python("import umem; print(umem.get_limit())", UMEM_ALLOC_CONF="limit:50%")) > 0
+        assert (
+            int(run_python("import umem; print(umem.get_limit())", UMEM_ALLOC_CONF="limit:50%")) > 0
+        )
 
     @pytest.mark.parametrize("conf", BAD)
     def test_bad_settings_raise_at_the_first_use_and_not_at_import(self, run_python, conf):

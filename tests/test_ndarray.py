@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+
 from support import (
     DTYPES,
     NUMBERS,
@@ -42,7 +43,22 @@ class TestAttributes:
             assert_same_array(umem, a.T, n.T)
             assert a.T.strides == n.T.strides
 
-    @pytest.mark.parametrize("name", ["shape", "dtype", "strides", "ndim", "size", "nbytes", "itemsize", "T", "base", "flags", "device"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "shape",
+            "dtype",
+            "strides",
+            "ndim",
+            "size",
+            "nbytes",
+            "itemsize",
+            "T",
+            "base",
+            "flags",
+            "device",
+        ],
+    )
     def test_cannot_be_changed(self, umem, name):
         a = umem.zeros((2, 3))
         before = getattr(a, name)
@@ -110,7 +126,18 @@ class TestAttributes:
         assert method.__doc__
 
 
-FLAGS = ["c_contiguous", "f_contiguous", "contiguous", "forc", "fnc", "behaved", "carray", "writeable", "aligned", "writebackifcopy"]
+FLAGS = [
+    "c_contiguous",
+    "f_contiguous",
+    "contiguous",
+    "forc",
+    "fnc",
+    "behaved",
+    "carray",
+    "writeable",
+    "aligned",
+    "writebackifcopy",
+]
 FLAG_KEYS = [
     "C_CONTIGUOUS", "C", "CONTIGUOUS", "F_CONTIGUOUS", "F", "FORTRAN", "WRITEABLE", "W", "ALIGNED", "A", "WRITEBACKIFCOPY", "X",
     "FNC", "FORC", "BEHAVED", "B", "CARRAY", "CA",
@@ -159,7 +186,10 @@ class TestFlags:
         assert n.size > 0
 
     def test_writeable_can_be_taken_and_given_back(self, umem):
-        for spell in (lambda a, v: setattr(a.flags, "writeable", v), lambda a, v: operator.setitem(a.flags, "WRITEABLE", v)):
+        for spell in (
+            lambda a, v: setattr(a.flags, "writeable", v),
+            lambda a, v: operator.setitem(a.flags, "WRITEABLE", v),
+        ):
             a = umem.zeros(3)
             spell(a, False)
             assert a.flags.writeable is False
@@ -197,7 +227,16 @@ class TestFlags:
     def test_views_of_a_read_only_array_are_read_only(self, umem):
         a = umem.zeros((2, 3))
         a.flags.writeable = False
-        views = (a[1:], a.T, a.reshape(3, 2), a.ravel(), a.view("i8"), a[0], a[..., None], a.squeeze())
+        views = (
+            a[1:],
+            a.T,
+            a.reshape(3, 2),
+            a.ravel(),
+            a.view("i8"),
+            a[0],
+            a[..., None],
+            a.squeeze(),
+        )
         for view in views:
             assert not view.flags.writeable
             with pytest.raises(ValueError, match="WRITEABLE"):
@@ -218,7 +257,16 @@ class TestFlags:
     def test_copies_of_a_read_only_array_are_writeable(self, umem):
         a = umem.zeros((2, 3))
         a.flags.writeable = False
-        for made in (a.copy(), a.astype("f4"), a + 1, umem.array(a), umem.copy(a), copy.copy(a), copy.deepcopy(a), umem.empty_like(a)):
+        for made in (
+            a.copy(),
+            a.astype("f4"),
+            a + 1,
+            umem.array(a),
+            umem.copy(a),
+            copy.copy(a),
+            copy.deepcopy(a),
+            umem.empty_like(a),
+        ):
             assert made.flags.writeable
 
     def test_every_protocol_says_read_only(self, umem, on_gpu):
@@ -280,7 +328,13 @@ class TestLife:
     def test_flags_and_iterators_and_exporters_hold_arrays_in_cycles(self, umem):
         gc.collect()
         before = allocated(umem)
-        for hold in (lambda a: a.flags, iter, lambda a: a.on("cpu"), memoryview, lambda a: a.numpy()):
+        for hold in (
+            lambda a: a.flags,
+            iter,
+            lambda a: a.on("cpu"),
+            memoryview,
+            lambda a: a.numpy(),
+        ):
             a = umem.zeros(1000)
             cycle = [hold(a)]
             cycle.append(cycle)
@@ -338,7 +392,15 @@ class TestIteration:
         assert [x + y for x, y in zip(umem.arange(3), np.arange(3), strict=True)] == [0, 2, 4]
 
 
-CONVERSIONS = {"bool": bool, "int": int, "float": float, "complex": complex, "index": operator.index, "round": round, "trunc": math.trunc}
+CONVERSIONS = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "index": operator.index,
+    "round": round,
+    "trunc": math.trunc,
+}
 
 
 class TestNumbers:
@@ -369,7 +431,21 @@ class TestNumbers:
     @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
     def test_item(self, umem, dtype):
         for a, n in pairs(umem, dtype):
-            for index in ((), (0,), (3,), (-1,), (1, 2), (-1, -2), ((1, 2),), (0, 0, 0), (100,), (4, 0), (1.5,), ("x",), (np.int8(2),)):
+            for index in (
+                (),
+                (0,),
+                (3,),
+                (-1,),
+                (1, 2),
+                (-1, -2),
+                ((1, 2),),
+                (0, 0, 0),
+                (100,),
+                (4, 0),
+                (1.5,),
+                ("x",),
+                (np.int8(2),),
+            ):
                 actual, expected = outcome(a.item, *index), outcome(n.item, *index)
                 assert actual[0][:2] == expected[0][:2], index
                 if expected[0][0] == "returns":
@@ -380,7 +456,9 @@ class TestNumbers:
         for a, n in pairs(umem, dtype):
             assert repr(a.tolist()) == repr(n.tolist())
 
-    @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.char not in "gG" and d != RECORD], ids=str)  # those have gaps
+    @pytest.mark.parametrize(
+        "dtype", [d for d in DTYPES.values() if d.char not in "gG" and d != RECORD], ids=str
+    )  # those have gaps
     def test_tobytes(self, umem, dtype):
         for a, n in pairs(umem, dtype):
             assert a.tobytes() == n.tobytes()
@@ -448,7 +526,9 @@ class TestCopies:
     @pytest.mark.parametrize("order", ["C", "F", "A", "K", None])
     def test_copy(self, umem, dtype, order):
         for a, n in pairs(umem, dtype):
-            made, expected = (a.copy(), n.copy()) if order is None else (a.copy(order), n.copy(order=order))
+            made, expected = (
+                (a.copy(), n.copy()) if order is None else (a.copy(order), n.copy(order=order))
+            )
             assert_same_array(umem, made, expected)
             assert walked_strides(made) == walked_strides(expected)
             assert made.base is None
@@ -483,7 +563,9 @@ class TestCopies:
             view(n).fill(99)
             assert_same(a, n)
 
-    @pytest.mark.parametrize("value", [300, -1, "x", 1.5, None, [1, 2], 1j, np.float64(2), np.array(7), np.array([7])])
+    @pytest.mark.parametrize(
+        "value", [300, -1, "x", 1.5, None, [1, 2], 1j, np.float64(2), np.array(7), np.array([7])]
+    )
     def test_fill_converts_as_numpy(self, umem, value):
         for dtype in ("u1", "i4", "f4"):
             a, n = umem.zeros(3, dtype), np.zeros(3, dtype)
@@ -525,7 +607,13 @@ class TestReductions:
     @pytest.mark.parametrize("dtype", ["?", "i4", "i8", "u1", "f2", "f4", "f8", "c8"])
     def test_of_views(self, umem, dtype, name):
         for a, n in pairs(umem, dtype):
-            for keywords in ({}, {"axis": 0}, {"axis": -1}, {"keepdims": True}, {"axis": 1, "keepdims": True}):
+            for keywords in (
+                {},
+                {"axis": 0},
+                {"axis": -1},
+                {"keepdims": True},
+                {"axis": 1, "keepdims": True},
+            ):
                 expected = outcome(getattr(n, name), **keywords)
                 actual = outcome(getattr(a, name), **keywords)
                 assert actual[0][0] == expected[0][0]
@@ -562,7 +650,10 @@ class TestReductions:
 
     def test_of_nothing(self, umem):
         for name in REDUCTIONS:
-            assert outcome(getattr(umem.zeros(0), name))[0][:2] == outcome(getattr(np.zeros(0), name))[0][:2]
+            assert (
+                outcome(getattr(umem.zeros(0), name))[0][:2]
+                == outcome(getattr(np.zeros(0), name))[0][:2]
+            )
 
     def test_dot(self, umem):
         for left, right in (((3,), (3,)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((), ()), ((2, 2), ())):
@@ -586,7 +677,9 @@ class TestReductions:
             assert actual[0][0] == expected[0][0]
             if expected[0][0] == "returns":
                 assert_same(actual[0][2], expected[0][2])
-                assert (type(actual[0][2]) is umem.ndarray) == isinstance(expected[0][2], np.ndarray)
+                assert (type(actual[0][2]) is umem.ndarray) == isinstance(
+                    expected[0][2], np.ndarray
+                )
 
 
 def assert_close(actual, expected):
@@ -595,6 +688,8 @@ def assert_close(actual, expected):
     assert got.dtype == want.dtype
     assert got.shape == want.shape
     if want.dtype.kind in "fc":
-        np.testing.assert_allclose(got, want, rtol=1e-2 if want.dtype == "f2" else 1e-5, equal_nan=True)
+        np.testing.assert_allclose(
+            got, want, rtol=1e-2 if want.dtype == "f2" else 1e-5, equal_nan=True
+        )
     else:
         assert_same(actual, expected)

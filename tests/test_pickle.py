@@ -7,7 +7,17 @@ import pickle
 
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, address, allocated, assert_same, assert_same_array, sample, walked_strides
+
+from support import (
+    DTYPES,
+    VIEWS,
+    address,
+    allocated,
+    assert_same,
+    assert_same_array,
+    sample,
+    walked_strides,
+)
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -82,11 +92,19 @@ class TestOutOfBand:
             a, n = view(umem.array(sample(dtype))), view(sample(dtype))
             data, buffers = dump_out_of_band(a)
             assert_same_array(umem, pickle.loads(data, buffers=buffers), n)
-            assert_same_array(umem, pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers]), n)
-            assert_same_array(umem, pickle.loads(data, buffers=[bytearray(b.raw()) for b in buffers]), n)
+            assert_same_array(
+                umem, pickle.loads(data, buffers=[bytes(b.raw()) for b in buffers]), n
+            )
+            assert_same_array(
+                umem, pickle.loads(data, buffers=[bytearray(b.raw()) for b in buffers]), n
+            )
 
     def test_nothing_is_copied(self, umem):
-        for a in (umem.arange(1000.0), umem.zeros((100, 50), order="F"), umem.arange(1000)[100:200]):
+        for a in (
+            umem.arange(1000.0),
+            umem.zeros((100, 50), order="F"),
+            umem.arange(1000)[100:200],
+        ):
             data, buffers = dump_out_of_band(a)
             assert len(data) < 1000
             assert len(buffers) == 1
@@ -152,7 +170,7 @@ class TestBadPickles:
                 changed = data[:position] + bytes([value]) + data[position + 1 :]
                 try:
                     loaded = pickle.loads(changed)
-                except Exception:  # noqa: BLE001
+                except Exception:
                     continue
                 if type(loaded) is umem.ndarray:
                     assert loaded.nbytes == loaded.read().nbytes
@@ -164,7 +182,11 @@ class TestBadPickles:
         rebuilt = function(*arguments)
         assert type(rebuilt) is umem.ndarray
         objects = [np.dtype("O") if isinstance(x, np.dtype) else x for x in arguments]
-        texts = ["O" if x in ("<i8", "i8") else x for x in objects if not hasattr(x, "raw")] if objects == list(arguments) else objects
+        texts = (
+            ["O" if x in ("<i8", "i8") else x for x in objects if not hasattr(x, "raw")]
+            if objects == list(arguments)
+            else objects
+        )
         with pytest.raises((TypeError, ValueError)):
             function(*texts)
 
@@ -187,7 +209,9 @@ class TestOtherProcesses:
             "    with mp.get_context('spawn').Pool(1) as pool:\n"
             "        print(pool.map(work, [umem.arange(3), umem.arange(3.0)[::-1]]))\n"
         )
-        out = run_python(f"import runpy, sys; sys.argv = [{str(script)!r}]; runpy.run_path({str(script)!r}, run_name='__main__')")
+        out = run_python(
+            f"import runpy, sys; sys.argv = [{str(script)!r}]; runpy.run_path({str(script)!r}, run_name='__main__')"
+        )
         assert out.split() == ["[umem.array([0,", "2,", "4]),", "umem.array([4.,", "2.,", "0.])]"]
 
 

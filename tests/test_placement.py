@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+
 from support import VIEWS, Exporter, address, assert_same, sample
 
 gpu = pytest.mark.backends("fake", "cuda")
@@ -72,7 +73,11 @@ class TestPlaces:
     def test_of_torch(self, umem):
         torch = pytest.importorskip("torch")
         a = filled(umem)
-        for where, name in ((torch.device("cpu"), "cpu"), (torch.device("cuda"), "cuda:0"), (torch.device("cuda", 0), "cuda:0")):
+        for where, name in (
+            (torch.device("cpu"), "cpu"),
+            (torch.device("cuda"), "cuda:0"),
+            (torch.device("cuda", 0), "cuda:0"),
+        ):
             a.prefetch(where)
             a.home = where
             assert a.home == name
@@ -104,10 +109,19 @@ class TestPlaces:
 
     def test_none_is_no_place(self, umem):
         a = filled(umem)
-        for call in (lambda: a.prefetch(None), lambda: umem.prefetch([a], None), lambda: a.on(None)):
+        for call in (
+            lambda: a.prefetch(None),
+            lambda: umem.prefetch([a], None),
+            lambda: a.on(None),
+        ):
             with pytest.raises(ValueError, match="where"):
                 call()
-        for call in (lambda: a.prefetch(), lambda: umem.prefetch([a]), lambda: umem.prefetch(), lambda: a.prefetch("cpu", "cuda")):
+        for call in (
+            lambda: a.prefetch(),
+            lambda: umem.prefetch([a]),
+            lambda: umem.prefetch(),
+            lambda: a.prefetch("cpu", "cuda"),
+        ):
             with pytest.raises(TypeError):
                 call()
 
@@ -167,7 +181,16 @@ class TestResidency:
 
     def test_bytes_add_up_for_any_view(self, umem):
         a = umem.array(np.arange(100_000).reshape(100, 1000))
-        for view in (a, a[3], a[:, 5], a[::-1, ::7], a[10:20, 100:300], a[5:6, 5:6], a[50:50], a.T[3:9]):
+        for view in (
+            a,
+            a[3],
+            a[:, 5],
+            a[::-1, ::7],
+            a[10:20, 100:300],
+            a[5:6, 5:6],
+            a[50:50],
+            a.T[3:9],
+        ):
             r = view.residency()
             extent = 0
             if view.size:
@@ -246,7 +269,9 @@ class TestResidency:
         assert counts(a.residency()) == (0, MIB, 0, 0)
 
     @gpu
-    def test_what_another_librarys_kernel_may_have_written_is_unknown_or_known_to_be_there(self, umem):
+    def test_what_another_librarys_kernel_may_have_written_is_unknown_or_known_to_be_there(
+        self, umem
+    ):
         a = umem.empty(MIB // 4, "f4")
         assert a.__cuda_array_interface__
         umem.synchronize()
@@ -299,7 +324,13 @@ class TestPrefetch:
 
     def test_batches(self, umem):
         arrays = [filled(umem, 100_000 + i) for i in range(5)]
-        for batch in (arrays, tuple(arrays), iter(arrays), {i: a for i, a in enumerate(arrays)}.values(), arrays[0]):
+        for batch in (
+            arrays,
+            tuple(arrays),
+            iter(arrays),
+            {i: a for i, a in enumerate(arrays)}.values(),
+            arrays[0],
+        ):
             umem.prefetch(batch, "cuda")
         umem.prefetch([arrays[0], arrays[0][10:20], arrays[1][::2], umem.empty(0)], "cpu")
         umem.synchronize()
@@ -348,7 +379,11 @@ print(arrays[2][5], umem.info()["driver"])
 """,
             FAKECU_VERSION=version,
         )
-        assert out.splitlines() == ["[1, 1, 1]", "[1, 1, 0] [262144.0, 262144.0, 262144.0]", f"2.0 {version}"]
+        assert out.splitlines() == [
+            "[1, 1, 1]",
+            "[1, 1, 0] [262144.0, 262144.0, 262144.0]",
+            f"2.0 {version}",
+        ]
 
     @fake_only
     def test_is_ordered_on_the_stream(self, umem, fake):
@@ -441,7 +476,9 @@ class TestHome:
 
     @fake_only
     def test_homes_never_share_a_page(self, umem, fake):
-        arrays = {home: [umem.ones(10, home=home) for _ in range(5)] for home in ("cpu", "cuda:0", None)}
+        arrays = {
+            home: [umem.ones(10, home=home) for _ in range(5)] for home in ("cpu", "cuda:0", None)
+        }
         pages = {home: {address(a) // 4096 for a in some} for home, some in arrays.items()}
         assert not pages["cpu"] & pages["cuda:0"]
         assert not pages["cpu"] & pages[None]
@@ -486,7 +523,11 @@ class TestAdvice:
         ):
             with pytest.raises(TypeError):
                 call()
-        for call in (lambda: a.advise("read_mostly", "cpu"), lambda: a.advise("accessed_by"), lambda: a.advise("accessed_by", None)):
+        for call in (
+            lambda: a.advise("read_mostly", "cpu"),
+            lambda: a.advise("accessed_by"),
+            lambda: a.advise("accessed_by", None),
+        ):
             with pytest.raises(ValueError, match="location"):
                 call()
 
@@ -560,7 +601,9 @@ class TestDiscard:
         a.prefetch("cuda")
         umem.synchronize()
         assert a.residency().device == MIB
-        assert fake.counter("to_device_bytes") - moved <= 2 * 65536  # groups of pages that reach out of the array
+        assert (
+            fake.counter("to_device_bytes") - moved <= 2 * 65536
+        )  # groups of pages that reach out of the array
 
     @fake_only
     def test_only_whole_pages_of_a_view_are_dropped(self, umem, fake):
@@ -629,7 +672,13 @@ class TestDefaults:
         a = umem.full(2 * MIB, 3, dtype="f4")
         a.prefetch("cuda")
         umem.synchronize()
-        for read in (lambda: a.read(), lambda: a.tobytes(), lambda: np.asarray(a).sum(), lambda: a.tolist()[:1], lambda: np.max(a)):
+        for read in (
+            lambda: a.read(),
+            lambda: a.tobytes(),
+            lambda: np.asarray(a).sum(),
+            lambda: a.tolist()[:1],
+            lambda: np.max(a),
+        ):
             a.prefetch("cuda")
             umem.synchronize()
             faults = fake.counter("host_fault_bytes")
@@ -657,7 +706,10 @@ class TestDefaults:
         assert a.__cuda_array_interface__
         umem.synchronize()
         assert counts(a.residency()) == before
-        assert (fake.page_preferred(address(a)), fake.page_accessed_by(address(a))) == (preferred, accessed)
+        assert (fake.page_preferred(address(a)), fake.page_accessed_by(address(a))) == (
+            preferred,
+            accessed,
+        )
         assert a.home == home
 
     def test_a_hand_out_by_dlpack_counts_too(self, umem, fake):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from support import DTYPES, VIEWS, address, assert_same, outcome, sample
 
 
@@ -165,7 +166,9 @@ class TestTranspose:
 
 
 class TestSqueeze:
-    @pytest.mark.parametrize("axis", ["none", None, 0, -1, 2, (0, 2), (0, 0), (), 1, 9, 1.5, "x"], ids=str)
+    @pytest.mark.parametrize(
+        "axis", ["none", None, 0, -1, 2, (0, 2), (0, 0), (), 1, 9, 1.5, "x"], ids=str
+    )
     def test_axes(self, umem, axis):
         n = np.arange(6.0).reshape(1, 6, 1)
         a = umem.array(n)
@@ -182,7 +185,27 @@ class TestSqueeze:
 
 class TestView:
     @pytest.mark.parametrize(
-        "dtype", ["f4", "i4", "u4", "S4", "V4", "M8[s]", "f8", "c8", "i2", "u1", "c16", "?", ">f4", "U1", None, "nonsense", "O"], ids=str
+        "dtype",
+        [
+            "f4",
+            "i4",
+            "u4",
+            "S4",
+            "V4",
+            "M8[s]",
+            "f8",
+            "c8",
+            "i2",
+            "u1",
+            "c16",
+            "?",
+            ">f4",
+            "U1",
+            None,
+            "nonsense",
+            "O",
+        ],
+        ids=str,
     )
     def test_as_another_dtype(self, umem, dtype):
         check_views(umem, lambda x: x.view(dtype))

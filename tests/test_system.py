@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = {
-    "create": ["empty", "zeros", "ones", "full", "arange", "linspace", "empty_like", "zeros_like", "ones_like", "full_like", "array", "asarray",
-               "copy", "from_dlpack", "fromfile", "load", "save"],
+    "create": ["empty", "zeros", "ones", "full", "arange", "linspace", "array", "asarray", "copy", "from_dlpack",
+               "empty_like", "zeros_like", "ones_like", "full_like", "fromfile", "load", "save"],
     "array": ["ndarray"],
     "placement": ["prefetch"],
     "streams": ["stream", "deferred", "synchronize", "Stream"],
@@ -104,9 +104,21 @@ class TestCommandLine:
         import conftest
 
         def run(*arguments, status=0, **variables):
-            environment = {**os.environ, **conftest.environment(backend), "PYTHONPATH": str(ROOT), **variables}
+            environment = {
+                **os.environ,
+                **conftest.environment(backend),
+                "PYTHONPATH": str(ROOT),
+                **variables,
+            }
+            command = [sys.executable, "-m", "umem", *arguments]
             done = subprocess.run(
-                [sys.executable, "-m", "umem", *arguments], env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=False
+                command,
+                env=environment,
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
             )
             assert done.returncode == status, done
             return done
@@ -142,7 +154,9 @@ class TestCommandLine:
         assert "demo" in out
 
     def test_an_unusable_driver_is_said_without_a_traceback(self, run):
-        done = run("info", status=1, UMEM_BACKEND="cuda", UMEM_CUDA_LIBRARY="/nonexistent/libcuda.so")
+        done = run(
+            "info", status=1, UMEM_BACKEND="cuda", UMEM_CUDA_LIBRARY="/nonexistent/libcuda.so"
+        )
         assert "/nonexistent/libcuda.so" in done.stderr
         assert "Traceback" not in done.stderr
         done = run("info", status=1, UMEM_ALLOC_CONF="nonsense")
@@ -167,26 +181,14 @@ print(threading.active_count() - threads, len(os.listdir("/proc/self/task")) - f
         assert out.split() == ["False", "0", "0"]
 
     def test_loads_no_other_library(self, run_python):
-        out = run_python(
-            """
+        code = """
 import sys
-import umem
-heavy = {"torch", "cupy", "numba", "jax", "sklearn", "scipy", "pandas", "matplotlib", "IPython", "cuda", "ml_dtypes", "hypothesis",
-         "multiprocessing", "asyncio", "unittest", "subprocess", "tempfile", "socket"}
-import numpy
-base = set(sys.modules)
-print(sorted(name for name in sys.modules if name.split(".")[0] in heavy and name in set(sys.modules)))
-"""
-        )
-        with_numpy_only = run_python(
-            """
-import sys
-import numpy
-heavy = {"torch", "cupy", "numba", "jax", "sklearn", "scipy", "pandas", "matplotlib", "IPython", "cuda", "ml_dtypes", "hypothesis",
-         "multiprocessing", "asyncio", "unittest", "subprocess", "tempfile", "socket"}
+heavy = {"torch", "cupy", "numba", "jax", "sklearn", "scipy", "pandas", "matplotlib", "IPython", "cuda", "ml_dtypes",
+         "hypothesis", "multiprocessing", "asyncio", "unittest", "subprocess", "tempfile", "socket"}
 print(sorted(name for name in sys.modules if name.split(".")[0] in heavy))
 """
-        )
+        out = run_python("import umem" + code)
+        with_numpy_only = run_python("import numpy" + code)
         assert out == with_numpy_only
 
     def test_the_context_opens_at_first_use(self, run_python, on_gpu):
@@ -218,15 +220,15 @@ print(b.sum())
         assert out.split() == ["False", "10.0", "True", "5.0"]
 
 
-def run_with(run_python, code="import umem; print(umem.info()['backend'], '|', umem.info()['reason'])", **variables):
-    return run_python(code, **variables)
-
-
 @pytest.mark.backends("fake")
 class TestDrivers:
     """Which backend is used, and why, on machines with all sorts of drivers."""
 
-    TELL = "import umem\ntry: print(umem.info()['backend'], '|', umem.info()['reason'])\nexcept Exception as e: print(type(e).__name__, '|', e)\n"
+    TELL = """
+import umem
+try: print(umem.info()["backend"], "|", umem.info()["reason"])
+except Exception as error: print(type(error).__name__, "|", error)
+"""
 
     def test_auto_uses_a_gpu_that_is_there(self, run_python):
         out = run_python(self.TELL, UMEM_BACKEND="auto")
@@ -261,10 +263,19 @@ class TestDrivers:
     @pytest.mark.parametrize("version", ["12000", "12040", "12080", "13000"])
     def test_drivers_that_do(self, run_python, version):
         out = run_python(
-            "import umem; i = umem.info(); a = umem.ones(1000, 'f4'); a += 1; print(i['backend'], i['driver'], i['driver_version'], a.sum())",
+            """
+import umem
+i = umem.info(); a = umem.ones(1000, "f4"); a += 1
+print(i["backend"], i["driver"], i["driver_version"], a.sum())
+""",
             FAKECU_VERSION=version,
         )
-        assert out.split() == ["cuda", version, f"{int(version) // 1000}.{int(version) % 1000 // 10}", "2000.0"]
+        assert out.split() == [
+            "cuda",
+            version,
+            f"{int(version) // 1000}.{int(version) % 1000 // 10}",
+            "2000.0",
+        ]
 
     def test_without_devices(self, run_python):
         for backend, start in (("auto", "host |"), ("cuda", "DriverNotFoundError |")):
@@ -299,7 +310,11 @@ print(umem.zeros(3).sum(), umem.info()["backend"])
 
     @pytest.mark.parametrize(
         "missing",
-        ["cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemPrefetchBatchAsync,cuMemDiscardBatchAsync"],
+        [
+            "cuMemPrefetchBatchAsync",
+            "cuMemDiscardBatchAsync",
+            "cuMemPrefetchBatchAsync,cuMemDiscardBatchAsync",
+        ],
     )
     def test_optional_calls_that_are_missing(self, run_python, missing):
         out = run_python(

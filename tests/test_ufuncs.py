@@ -5,9 +5,12 @@ import operator
 
 import numpy as np
 import pytest
+
 from support import DTYPES, NUMBERS, VIEWS, address, assert_same, assert_same_array, outcome, sample
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning", "ignore:Casting complex values")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*encountered in:RuntimeWarning", "ignore:Casting complex values"
+)
 
 
 def same_results(umem, actual, expected):
@@ -37,8 +40,16 @@ def check(umem, call, *arrays):
         assert actual[0] == expected[0]
 
 
-UNARY = [name for name in dir(np) if isinstance(getattr(np, name), np.ufunc) and getattr(np, name).nin == 1]
-BINARY = [name for name in dir(np) if isinstance(getattr(np, name), np.ufunc) and getattr(np, name).nin == 2]
+UNARY = [
+    name
+    for name in dir(np)
+    if isinstance(getattr(np, name), np.ufunc) and getattr(np, name).nin == 1
+]
+BINARY = [
+    name
+    for name in dir(np)
+    if isinstance(getattr(np, name), np.ufunc) and getattr(np, name).nin == 2
+]
 BINARY = [name for name in BINARY if not getattr(np, name).signature]
 
 
@@ -68,7 +79,13 @@ class TestEveryUfunc:
                 same_results(umem, mixed[0][2], expected[0][2])
 
     def test_several_results_come_as_a_tuple(self, umem):
-        for call in (np.modf, np.frexp, lambda x: np.divmod(x, 3), lambda x: divmod(x, 3), lambda x: divmod(7, abs(x) + 1)):
+        for call in (
+            np.modf,
+            np.frexp,
+            lambda x: np.divmod(x, 3),
+            lambda x: divmod(x, 3),
+            lambda x: divmod(7, abs(x) + 1),
+        ):
             check(umem, call, sample("f8"))
         a = umem.array(sample("f8"))
         assert type(np.modf(a)) is tuple
@@ -82,7 +99,15 @@ class TestEveryUfunc:
         assert type(result[0]) is umem.ndarray
 
     def test_matmul(self, umem):
-        for left, right in (((2, 3), (3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,)), ((5, 2, 3), (5, 3, 4)), ((2, 3), (2, 3)), ((), (3,))):
+        for left, right in (
+            ((2, 3), (3, 4)),
+            ((3,), (3, 4)),
+            ((2, 3), (3,)),
+            ((3,), (3,)),
+            ((5, 2, 3), (5, 3, 4)),
+            ((2, 3), (2, 3)),
+            ((), (3,)),
+        ):
             check(umem, operator.matmul, sample("f8", left), sample("f8", right))
             check(umem, np.matmul, sample("i4", left), sample("i4", right))
         a = umem.ones((3, 3))
@@ -117,7 +142,23 @@ class TestOperators:
         for dtype in ("i4", "f8", "?"):
             check(umem, getattr(operator, name), sample(dtype))
 
-    @pytest.mark.parametrize("name", ["iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "iadd",
+            "isub",
+            "imul",
+            "itruediv",
+            "ifloordiv",
+            "imod",
+            "ipow",
+            "iand",
+            "ior",
+            "ixor",
+            "ilshift",
+            "irshift",
+        ],
+    )
     def test_in_place(self, umem, name):
         function = getattr(operator, name)
         for dtype in ("i4", "f8"):
@@ -181,7 +222,9 @@ class TestOperators:
 
 
 class TestUfuncMethods:
-    @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "logical_and", "bitwise_or", "subtract"])
+    @pytest.mark.parametrize(
+        "name", ["add", "multiply", "maximum", "logical_and", "bitwise_or", "subtract"]
+    )
     @pytest.mark.parametrize("dtype", ["i4", "i8", "?"])
     def test_reduce_accumulate_reduceat_outer(self, umem, dtype, name):
         ufunc = getattr(np, name)
@@ -237,8 +280,8 @@ class TestUfuncMethods:
         x = sample("f4")
         for keywords in ({"dtype": "f8"}, {"order": "F"}, {"casting": "unsafe", "dtype": "i4"}, {"subok": False}, {"signature": "dd->d"},
                          {"dtype": "S3"}, {"casting": "no", "dtype": "f8"}, {"colour": "red"}):  # fmt: skip
-            check(umem, lambda p: np.add(p, p, **keywords), x)  # noqa: B023
-            check(umem, lambda p: np.sqrt(abs(p), **keywords), x)  # noqa: B023
+            check(umem, lambda p: np.add(p, p, **keywords), x)
+            check(umem, lambda p: np.sqrt(abs(p), **keywords), x)
 
     def test_errstate_is_numpys(self, umem):
         with np.errstate(invalid="raise"):
@@ -370,7 +413,13 @@ class TestFunctions:
     def test_mixed_arguments(self, umem):
         n = np.arange(3)
         a = umem.arange(3)
-        for result in (np.concatenate([a, n]), np.concatenate([n, a]), np.where(n > 0, a, n), np.stack((n, a)), np.dot(n, a[:, None])):
+        for result in (
+            np.concatenate([a, n]),
+            np.concatenate([n, a]),
+            np.where(n > 0, a, n),
+            np.stack((n, a)),
+            np.dot(n, a[:, None]),
+        ):
             assert type(result) is umem.ndarray
 
     def test_out(self, umem):
@@ -406,7 +455,9 @@ class TestFunctions:
         "partition": lambda x: x.partition(2),
         "put method": lambda x: x.put([1], 5),
         "shuffle": lambda x: np.random.default_rng(0).shuffle(np.asarray(x)),
-        "random out": lambda x: np.random.default_rng(0).random(out=np.asarray(x).view()) if x.dtype == "f8" else None,
+        "random out": lambda x: (
+            np.random.default_rng(0).random(out=np.asarray(x).view()) if x.dtype == "f8" else None
+        ),
     }
 
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -469,7 +520,13 @@ class TestFunctions:
     @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.kind in "MmSUV"], ids=str)
     def test_other_dtypes(self, umem, dtype):
         n = sample(dtype)
-        for call in (lambda x: np.concatenate([x, x]), lambda x: np.tile(x, 2), np.copy, lambda x: x == x, lambda x: np.take(x, [1, 0], axis=0)):
+        for call in (
+            lambda x: np.concatenate([x, x]),
+            lambda x: np.tile(x, 2),
+            np.copy,
+            lambda x: x == x,
+            lambda x: np.take(x, [1, 0], axis=0),
+        ):
             check(umem, call, n)
         if dtype.kind in "Mm":
             check(umem, lambda x: x - x[0], n)

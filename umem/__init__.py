@@ -18,7 +18,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from umem import _core, _methods, _ufunc
+try:
+    from umem import _core
+except ImportError as error:
+    if "_core" not in str(error):
+        raise
+    raise ImportError(
+        "umem's extension module is not built here. This is the source tree: build it with `make build`, "
+        "or leave this folder to import an installed umem"
+    ) from error
+from umem import _methods, _ufunc
 from umem._core import (
     CudaError,
     DriverNotFoundError,

@@ -30,7 +30,7 @@ def main() -> int:
         import sklearn.datasets as datasets
         import torch
     except ImportError as error:
-        print(f"The demo needs {error.name}: pip install 'umem[demo]'", file=sys.stderr)
+        print(f"The demo needs {error.name}: pip install torch scikit-learn", file=sys.stderr)
         return 2
     info = umem.info()
     print(f"umem {info['version']}, {info['backend']} backend: {info['reason']}")

@@ -141,8 +141,8 @@ def mean(
 def _is_axis(axis: Any) -> bool:
     """Whether axis is of a usual type; what NumPy says of others, NumPy should say."""
     if isinstance(axis, tuple):
-        return all(isinstance(i, int) for i in axis)
-    return axis is None or isinstance(axis, int)
+        return all(isinstance(i, int) and not isinstance(i, bool) for i in axis)
+    return axis is None or (isinstance(axis, int) and not isinstance(axis, bool))
 
 
 # --- methods that are NumPy's -------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def __ipow__(self: ndarray, exponent: Any) -> Any:
 
 
 def _comparison(name: str, ufunc: np.ufunc) -> Any:
-    """== or !=. Where the ufunc has no loop (records, text against numbers, None) NumPy's operator has an answer of its own."""
+    """== or !=. Where the ufunc has no loop (records, text against numbers) NumPy's operator knows an answer."""
     numpys = getattr(np.ndarray, name)
 
     def method(self: ndarray, other: Any) -> Any:
@@ -258,6 +258,32 @@ def _comparison(name: str, ufunc: np.ufunc) -> Any:
     method.__name__ = name
     method.__qualname__ = f"ndarray.{name}"
     return method
+
+
+def __imatmul__(self: ndarray, other: Any) -> Any:
+    """As NumPy's @=, which refuses what np.matmul(..., out=) would broadcast."""
+    if _steps_back(other):
+        return NotImplemented
+    call = _function.Call()
+    host = _host.view(self)
+    host @= call.argument(other)
+    return self
+
+
+def setflags(self: ndarray, write: bool | None = None) -> None:
+    """Sets flags.writeable. The other flags of NumPy's setflags never change."""
+    if write is not None:
+        self.flags.writeable = write
+
+
+def tofile(self: ndarray, fid: Any, sep: str = "", format: str = "%s") -> None:
+    """As numpy.ndarray.tofile; moves no page."""
+    self.read().tofile(fid, sep, format)
+
+
+def _of_view(name: str, doc: str) -> property:
+    """What NumPy's array over the same memory has under that name. It counts as a host view while it lives."""
+    return property(lambda self: getattr(self.numpy(), name), doc=doc)
 
 
 def _negative(self: ndarray) -> Any:
@@ -285,6 +311,7 @@ def attach() -> None:
     methods.update((name, _from_numpy(name, ndarray.numpy)) for name in _VIEWS)
     methods.update(
         {
+            "__imatmul__": __imatmul__,
             "__neg__": _negative,
             "__pow__": __pow__,
             "__ipow__": __ipow__,
@@ -302,14 +329,19 @@ def attach() -> None:
             "conj": conj,
             "conjugate": conj,
             "copy": copy,
+            "ctypes": _of_view("ctypes", "The address for ctypes. As numpy.ndarray.ctypes."),
+            "data": property(memoryview, doc="A memoryview of the elements."),
+            "flat": _of_view("flat", "A 1-D iterator over the elements. As numpy.ndarray.flat."),
             "flatten": flatten,
             "imag": _part("imag"),
             "mT": property(_matrix_transpose),
             "mean": mean,
             "real": _part("real"),
             "residency": _residency.residency,
+            "setflags": setflags,
             "sum": sum,
             "tobytes": _pickle.tobytes,
+            "tofile": tofile,
             "tolist": tolist,
         }
     )

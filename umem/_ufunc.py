@@ -163,9 +163,8 @@ def _returned(result: Any, given: Any) -> Any:
 
 
 def _spread(a: Any, b: Any) -> tuple[Any, Any]:
-    """Operands of ufunc.outer as operands of a call: a's axes before b's."""
-    if not isinstance(a, (ndarray, np.ndarray)):
-        a = np.asarray(a)
+    """Operands of ufunc.outer as operands of a call: a's axes before b's. To it numbers are arrays."""
+    a, b = (x if isinstance(x, (ndarray, np.ndarray)) else np.asarray(x) for x in (a, b))
     return a.reshape(a.shape + (1,) * np.ndim(b)), b
 
 
@@ -182,7 +181,9 @@ def _weak_type(x: Any) -> Any:
 
 
 def _loop(ufunc: np.ufunc, types: tuple[Any, ...], dtype: Any, casting: Any) -> Sequence[Dtype]:
-    """dtypes of the loop that NumPy would run."""
+    """dtypes of the loop that NumPy would run. The callers leave "equiv" to NumPy's own call: with a Python
+    number it crashes resolve_dtypes (NumPy 2.4).
+    """
     if dtype is None:
         return ufunc.resolve_dtypes(types, casting=casting)
     signature = (None,) * ufunc.nin + (np.dtype(dtype),) * ufunc.nout
@@ -209,7 +210,12 @@ def _results_to_fill(
     call, whose message is better.
     """
     arrays = [x for x in inputs if isinstance(x, (ndarray, np.ndarray))]
-    if others or ufunc.signature is not None or max((x.nbytes for x in arrays), default=0) < _BIG:
+    if (
+        others
+        or casting == "equiv"
+        or ufunc.signature is not None
+        or max((x.nbytes for x in arrays), default=0) < _BIG
+    ):
         return ()
     if any(type(x) not in (ndarray, np.ndarray) for x in arrays):
         return ()  # a subclass makes its own results
@@ -242,6 +248,8 @@ def _call_kernel(
     subok: bool = True,
 ) -> Any:
     """A call of a ufunc that has kernels; NotImplemented when NumPy has to do it."""
+    if casting == "equiv":
+        return NotImplemented
 
     def resolve(types: tuple[Any, ...]) -> Sequence[Dtype]:
         return _loop(ufunc, types, dtype, casting)
@@ -401,11 +409,20 @@ def _sum_axes(axis: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The axes to sum over, in ascending order; raises NumPy's error when they are not such."""
     if axis is None:
         return tuple(range(len(shape)))
+    if _has_bool(axis):
+        np.add.reduce(_stand_in(shape), axis=axis)
+        raise TypeError("axis must be an integer or a tuple of integers, not bool")
     try:
         return tuple(sorted(normalize_axis_tuple(axis, len(shape))))
     except (TypeError, ValueError):
         np.add.reduce(_stand_in(shape), axis=axis)
         raise
+
+
+def _has_bool(axis: Any) -> bool:
+    return any(
+        isinstance(i, (bool, np.bool)) for i in (axis if isinstance(axis, tuple) else (axis,))
+    )
 
 
 def _is_sum_target(out: Any, shape: tuple[int, ...], dtype: Dtype) -> bool:

@@ -66,7 +66,6 @@ static um_status take_memory(um_block *block, size_t held, um_error *err) {
         pthread_mutex_lock(&ctx->lock);
         bool reclaimable = ctx->waiting != NULL;
         ctx->all.stats.retries += attempt == 0 && reclaimable;
-        ctx->all.stats.out_of_memory += attempt > 0 || !reclaimable;
         if (err && !err->limit) { /* the backend refused, not a limit */
             err->requested = block->span.size;
             err->in_use = ctx->all.stats.reserved_current;

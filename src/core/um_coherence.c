@@ -38,6 +38,29 @@ static um_wait wait_for_block_locked(um_block *block) {
 
 /* --- the host side ----------------------------------------------------------------------------------------------------- */
 
+static um_status refuse_busy(um_error *err) {
+    return um_error_set(
+        err, UM_ERR_BUSY,
+        "a kernel is running on a GPU without concurrent managed access, and the host may not touch managed memory until "
+        "it has finished: call umem.synchronize() first");
+}
+
+um_status um_host_hold(um_context *ctx, um_error *err) {
+    if (ctx->backend->concurrent) return UM_OK;
+    pthread_mutex_lock(&ctx->lock);
+    bool running = ctx->running > 0;
+    if (!running) ctx->host_busy++;
+    pthread_mutex_unlock(&ctx->lock);
+    return running ? refuse_busy(err) : UM_OK;
+}
+
+void um_host_release(um_context *ctx) {
+    if (ctx->backend->concurrent) return;
+    pthread_mutex_lock(&ctx->lock);
+    if (--ctx->host_busy == 0) pthread_cond_broadcast(&ctx->host_idle);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
     um_context *ctx = block->ctx;
     *wait = UM_WAIT_NONE;
@@ -47,10 +70,7 @@ um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
     pthread_mutex_lock(&ctx->lock);
     if (ctx->running) {
         pthread_mutex_unlock(&ctx->lock);
-        return um_error_set(
-            err, UM_ERR_BUSY,
-            "a kernel is running on a GPU without concurrent managed access, and the host may not touch managed memory "
-            "until it has finished: call umem.synchronize() first");
+        return refuse_busy(err);
     }
     block->discarded_size = 0; /* the host may write from now on */
     if (!atomic_load(&block->exported)) *wait = wait_for_block_locked(block);
@@ -100,6 +120,7 @@ um_status um_work_begin(um_stream *stream, const um_access *accesses, size_t cou
     for (size_t i = 0; i < count && status == UM_OK; i++) status = order_behind_block(stream, accesses[i].block, err);
     if (status == UM_OK && !ctx->backend->concurrent) {
         pthread_mutex_lock(&ctx->lock);
+        while (ctx->host_busy) pthread_cond_wait(&ctx->host_idle, &ctx->lock);
         ctx->running++;
         pthread_mutex_unlock(&ctx->lock);
     }

@@ -97,6 +97,7 @@ um_status um_context_open(const um_config *config, um_context **out, um_error *e
     atomic_init(&ctx->refs, 1);
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_mutex_init(&ctx->staging_lock, NULL);
+    pthread_cond_init(&ctx->host_idle, NULL);
     for (int device = 0; device < UM_MAX_DEVICES; device++) {
         um_stream *stream = &ctx->legacy[device];
         stream->ctx = ctx;
@@ -130,6 +131,7 @@ static void close_context(um_context *ctx) {
     ops->close(backend);
     pthread_mutex_destroy(&ctx->lock);
     pthread_mutex_destroy(&ctx->staging_lock);
+    pthread_cond_destroy(&ctx->host_idle);
     free(ctx);
 }
 
@@ -145,6 +147,8 @@ void um_context_unref(um_context *ctx) {
 um_backend *um_context_backend(um_context *ctx) { return ctx->backend; }
 
 bool um_context_is_cuda(const um_context *ctx) { return ctx->backend->device_count > 0; }
+
+bool um_context_is_concurrent(const um_context *ctx) { return ctx->backend->concurrent; }
 
 const char *um_context_reason(const um_context *ctx) { return ctx->reason; }
 

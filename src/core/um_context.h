@@ -29,6 +29,8 @@ void um_context_unref(um_context *ctx);
 
 um_backend *um_context_backend(um_context *ctx);
 bool um_context_is_cuda(const um_context *ctx);
+/* Whether host and devices may touch managed memory at the same time (rule 6); true on the host backend. */
+bool um_context_is_concurrent(const um_context *ctx);
 /* Why this backend was chosen, one sentence, valid for the context's life. */
 const char *um_context_reason(const um_context *ctx);
 /* True in a child forked after a CUDA context was opened: nothing of it may be used there. Always false on

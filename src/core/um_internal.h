@@ -72,7 +72,7 @@ typedef struct um_account {
 struct um_context {
     _Atomic(size_t) refs;
     um_backend *backend;
-    char reason[256];
+    char reason[640];
     _Atomic(bool) forked;     /* set in a child of the process that opened a CUDA backend */
     um_context *next_context; /* the list that fork handlers walk */
 
@@ -80,7 +80,9 @@ struct um_context {
     um_stream legacy[UM_MAX_DEVICES]; /* each device's legacy default stream */
     um_stream *streams;               /* [lock] explicit ones */
     void *by_address;                 /* [lock] tsearch tree of live blocks */
-    unsigned running;                 /* [lock] launches not known to be done on devices without concurrent access */
+    unsigned running;                 /* [lock] launches not known to be done on devices without concurrent access … */
+    unsigned host_busy;               /* [lock] … and host accesses that such a launch has to wait for */
+    pthread_cond_t host_idle;         /* signalled when host_busy falls to 0 */
 
     um_account all;                     /* [lock] */
     um_account devices[UM_MAX_DEVICES]; /* [lock] */
@@ -146,6 +148,10 @@ static inline size_t um_round_up(size_t value, size_t unit) { return (value + un
 /* --- um_coherence.c ------------------------------------------------------------------------------------------------ */
 /* Whether something that umem cannot see may write the block at any time: a writable host view, or another GPU library. */
 bool um_block_has_unseen_writers(const um_block *block);
+/* Rule 6: between these the host touches managed memory and no launch begins. For stretches of C that need no lock of Python's. UM_ERR_BUSY
+ * while a kernel runs. Nothing to do on devices with concurrent access. */
+UM_MUST_CHECK um_status um_host_hold(um_context *ctx, um_error *err);
+void um_host_release(um_context *ctx);
 
 /* --- um_residency.c -------------------------------------------------------------------------------------------------- */
 /* A GPU has touched [offset, offset + size); `all` says every page of it. [lock] held. */

@@ -41,13 +41,13 @@ static bool fits(const um_account *account, size_t held) {
            (held <= account->limit && account->stats.reserved_current <= account->limit - held);
 }
 
-static um_status refuse(const um_account *refused, int device, size_t held, size_t size, um_error *err) {
-    um_status status = um_error_set(
-        err, UM_ERR_OUT_OF_MEMORY,
-        "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes (%zu more needed). Free arrays, "
-        "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
-        size, (unsigned long long)refused->stats.reserved_current, device == UM_ALL_DEVICES ? "" : " of this device",
-        refused->limit, held);
+static um_status refuse(const um_account *refused, int device, size_t size, um_error *err) {
+    um_status status =
+        um_error_set(err, UM_ERR_OUT_OF_MEMORY,
+                     "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes. Free arrays, "
+                     "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
+                     size, (unsigned long long)refused->stats.reserved_current,
+                     device == UM_ALL_DEVICES ? "" : " of this device", refused->limit);
     if (err) {
         err->requested = size;
         err->in_use = refused->stats.reserved_current;
@@ -62,9 +62,9 @@ um_status um_pool_reserve(um_context *ctx, int device, size_t held, size_t size,
     um_account *own = account(ctx, device);
     pthread_mutex_lock(&ctx->lock);
     if (!fits(&ctx->all, held)) {
-        status = refuse(&ctx->all, UM_ALL_DEVICES, held, size, err);
+        status = refuse(&ctx->all, UM_ALL_DEVICES, size, err);
     } else if (!fits(own, held)) {
-        status = refuse(own, device, held, size, err);
+        status = refuse(own, device, size, err);
     } else {
         count_allocation(&ctx->all.stats, held, size);
         count_allocation(&own->stats, held, size);
@@ -195,6 +195,12 @@ um_status um_pool_reclaim(um_context *ctx, um_error *err) {
         give_back(ctx, block);
     }
     return UM_OK;
+}
+
+void um_pool_note_out_of_memory(um_context *ctx) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->all.stats.out_of_memory++;
+    pthread_mutex_unlock(&ctx->lock);
 }
 
 void um_pool_set_limit(um_context *ctx, int device, size_t limit) {

@@ -23,6 +23,8 @@ void um_pool_set_limit(um_context *ctx, int device, size_t limit);
 size_t um_pool_get_limit(um_context *ctx, int device); /* SIZE_MAX: none */
 void um_pool_stats(um_context *ctx, int device, um_memory_stats *out);
 void um_pool_reset_peak(um_context *ctx, int device);
+/* Counts a request that nothing could satisfy in the end. */
+void um_pool_note_out_of_memory(um_context *ctx);
 /* Frees whatever waits and is done; *released is in bytes. May block. */
 UM_MUST_CHECK um_status um_pool_trim(um_context *ctx, size_t *released, um_error *err);
 

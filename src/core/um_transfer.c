@@ -309,8 +309,11 @@ um_status um_read_parts(um_block *block, const um_read_part *parts, size_t count
         const char *first = extent(parts, count, ndim, itemsize, &size);
         if (!um_host_resident(first, size)) return read_from_device(block, parts, count, ndim, itemsize, err);
     }
+    status = um_host_hold(block->ctx, err);
+    if (status != UM_OK) return status;
     for (size_t i = 0; i < count; i++)
         gather_on_host(parts[i].ptr, ndim, parts[i].shape, parts[i].strides, itemsize, parts[i].dst);
+    um_host_release(block->ctx);
     return UM_OK;
 }
 
@@ -327,7 +330,8 @@ um_status um_zero_new(um_block *block, um_error *err) {
     um_backend *backend = ctx->backend;
     size_t size = block->span.size;
     if (!size || !um_context_is_cuda(ctx)) return UM_OK; /* the host backend's memory is born zero */
-    if (size < GPU_ZERO_SIZE || um_location_is_host(block->home) || !backend->concurrent) {
+    /* Without concurrent access the host may not touch memory while any kernel runs: the device zeroes it, in order. */
+    if (backend->concurrent && (size < GPU_ZERO_SIZE || um_location_is_host(block->home))) {
         memset(block->span.ptr, 0, size);
         return UM_OK;
     }
@@ -344,5 +348,6 @@ um_status um_zero_new(um_block *block, um_error *err) {
         return status;
     }
     um_wait wait;
-    return um_work_end(stream, &access, 1, false, &wait, err); /* nobody has seen the block: never a wait */
+    status = um_work_end(stream, &access, 1, false, &wait, err);
+    return status == UM_OK ? um_wait_run(&wait, err) : status; /* needed by rule 6 only: nobody has seen the block */
 }

@@ -53,10 +53,10 @@ static int fill_by_kernel(um_state *state, um_ndarray *array, const void *item) 
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *thread = um_unlock_for_device(site.ctx);
     status = um_kernel_fill(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr),
                             item, &out.operand, site.deferred, &wait, &err);
-    Py_END_ALLOW_THREADS
+    um_lock_after_device(thread);
     return um_launch_finish(state, &site, status, &wait, &err);
 }
 
@@ -163,7 +163,7 @@ static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *thread = um_unlock_for_device(site.ctx);
     if (same_type) {
         status = um_kernel_copy(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr),
                                 &in, &out.operand, site.deferred, &wait, &err);
@@ -171,7 +171,7 @@ static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source
         status = um_kernel_cast(site.ctx, site.stream, array->ndim, out.shape, &in, &out.operand, site.deferred, &wait,
                                 &err);
     }
-    Py_END_ALLOW_THREADS
+    um_lock_after_device(thread);
     return um_launch_finish(state, &site, status, &wait, &err) < 0 ? -1 : 1;
 }
 

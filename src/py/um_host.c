@@ -13,9 +13,9 @@ int um_finish_wait(um_state *state, um_wait *wait) {
     }
     um_error err;
     um_status status;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *thread = um_unlock_for_device(wait->ctx);
     status = um_wait_run(wait, &err);
-    Py_END_ALLOW_THREADS
+    um_lock_after_device(thread);
     if (status != UM_OK) {
         um_raise(state, &err);
         return -1;

@@ -194,9 +194,10 @@ int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const in
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
-    Py_BEGIN_ALLOW_THREADS /* a launch blocks when the driver's queue is full, and when it loads the kernel */
+    PyThreadState *thread = um_unlock_for_device(
+        site.ctx); /* a launch blocks when the driver's queue is full, and when it loads the kernel */
     status = um_kernel_elementwise(site.ctx, site.stream, op, ndim, shape, inputs, out, site.deferred, &wait, &err);
-    Py_END_ALLOW_THREADS
+    um_lock_after_device(thread);
     return um_launch_finish(state, &site, status, &wait, &err);
 }
 
@@ -453,9 +454,9 @@ static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t n
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *thread = um_unlock_for_device(site.ctx);
     status = um_kernel_cast(site.ctx, site.stream, out->ndim, shape, &source, &target, site.deferred, &wait, &err);
-    Py_END_ALLOW_THREADS
+    um_lock_after_device(thread);
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
     }
@@ -523,9 +524,9 @@ static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssiz
         status = um_error_set(&err, UM_ERR_VALUE,
                               "out: elements of this size in %d dimensions cannot be copied by a kernel", out->ndim);
     } else {
-        Py_BEGIN_ALLOW_THREADS
+        PyThreadState *thread = um_unlock_for_device(site.ctx);
         status = um_kernel_copy(site.ctx, site.stream, ndim, shape, unit, &source, &target, site.deferred, &wait, &err);
-        Py_END_ALLOW_THREADS
+        um_lock_after_device(thread);
     }
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
@@ -627,10 +628,10 @@ static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *thread = um_unlock_for_device(site.ctx);
     status =
         um_kernel_sum(site.ctx, site.stream, src->ndim, shape, reduced, &source, &target, site.deferred, &wait, &err);
-    Py_END_ALLOW_THREADS
+    um_lock_after_device(thread);
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
     }

@@ -65,6 +65,17 @@ um_context *um_state_context(um_state *state);
 /* um_alloc_conf.c: applies UMEM_ALLOC_CONF to a context that was just opened; -1 with ValueError set. */
 int um_apply_alloc_conf(um_state *state, um_context *context);
 
+/* Releases the GIL around a launch or a wait, as Py_BEGIN_ALLOW_THREADS does, but not on devices without concurrent access: there no thread
+ * may touch managed memory meanwhile, and what umem does on the host it does with the GIL held (rule 6). */
+static inline PyThreadState *um_unlock_for_device(const um_context *ctx) {
+    return um_context_is_concurrent(ctx) ? PyEval_SaveThread() : NULL;
+}
+static inline void um_lock_after_device(PyThreadState *thread) {
+    if (thread != NULL) {
+        PyEval_RestoreThread(thread);
+    }
+}
+
 /* --- um_errors.c -------------------------------------------------------------------------------------------------- */
 
 /* Sets the exception for a failed status. Always returns NULL. */

@@ -39,8 +39,8 @@ static int read_handle(PyObject *object, PyObject *source, um_stream_handle *out
     }
     if (number == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError, "stream must be %s; the handle %R of '%.100s' is no integer", ACCEPTED_FORMS, object,
-                         Py_TYPE(source)->tp_name);
+            PyErr_Format(PyExc_TypeError, "stream must be %s; the handle %R of '%.100s' is no integer", ACCEPTED_FORMS,
+                         object, Py_TYPE(source)->tp_name);
         }
         return -1;
     }

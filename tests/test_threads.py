@@ -1,0 +1,588 @@
+"""Many threads at once: each result is right, nothing is lost, and the books balance in the end.
+
+The interpreter changes threads all the time. The code in C gives the GIL away wherever it waits: calls overlap.
+"""
+
+import contextlib
+import gc
+import io
+import pickle
+import random
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from support import allocated
+
+THREADS = 6
+
+gpu = pytest.mark.backends("fake", "cuda")
+
+
+@pytest.fixture(autouse=True)
+def restless():
+    """Threads change after a few bytecodes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture
+def balanced(umem):
+    """What the test allocates is gone in the end, and so is the work."""
+
+    def held():
+        gc.collect()
+        umem.synchronize()
+        umem.trim()
+        stats = umem.memory_stats()
+        return {key: stats[key] for key in stats if key.endswith(".current") or "waiting" in key}
+
+    before = held()
+    yield
+    assert held() == before
+
+
+def together(work, count=THREADS):
+    """Runs work(0) … work(count - 1) in threads that start at once; raises what one of them raised."""
+    barrier = threading.Barrier(count)
+    errors = []
+
+    def run(i):
+        barrier.wait()
+        try:
+            work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not any(thread.is_alive() for thread in threads), "threads wait for each other"
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.usefixtures("balanced")
+class TestApart:
+    """Each thread with arrays of its own."""
+
+    def test_everything_at_once(self, umem):
+        def work(i):
+            for n in range(15):
+                a = umem.full((40, 50), i, dtype="f4")
+                b = umem.arange(2000, dtype="f4").reshape(40, 50)
+                c = a * 2 + b
+                umem.add(c, 1, out=c)
+                view = np.asarray(c)
+                c += n
+                last = 1999 + 2 * i + 1 + n
+                assert view[39, 49] == last
+                assert c[39, 49] == last
+                assert c[::2].T[49, 0] == 49 + 2 * i + 1 + n
+                assert str(last) in repr(c.astype("i8"))
+                assert c.sum(dtype="f8") == 1999 * 1000 + 2000 * (2 * i + 1 + n)
+                assert c.astype("i8")[0, 0] == 2 * i + 1 + n
+                c.prefetch("cpu" if n % 2 else "cuda")
+                assert c.read()[1, 1] == 51 + 2 * i + 1 + n
+                assert c.residency().nbytes == 8000
+                c[5:7] = b[5:7]
+                assert c[6, 0] == 300
+                d = umem.empty(c.shape, home="cpu")
+                d[...] = c
+                assert d[6, 0] == 300
+                assert np.from_dlpack(c.on("cpu"))[6, 1] == 301
+                assert umem.from_dlpack(c)[6, 2] == 302
+                assert pickle.loads(pickle.dumps(c))[6, 3] == 303
+                del a, b, d, view
+
+        together(work)
+
+    def test_allocating_and_freeing(self, umem):
+        sizes = [0, 1, 1000, 70_000, 1_000_000]
+
+        def work(i):
+            mine = []
+            for n in range(60):
+                size = sizes[(i + n) % len(sizes)]
+                mine.append((umem.full(size, i * 1000 + n, dtype="i4"), i * 1000 + n))
+                if len(mine) > 5:
+                    array, value = mine.pop(n % 5)
+                    assert (array.read() == value).all()
+
+        together(work)
+
+    def test_freeing_what_others_allocated(self, umem):
+        """Arrays go from thread to thread, and die wherever they are when they are done."""
+        from queue import Queue
+
+        queues = [Queue() for _ in range(THREADS)]
+
+        def work(i):
+            for n in range(40):
+                queues[(i + 1) % THREADS].put((umem.full(20_000, n, dtype="f4") + 1, n))
+                array, value = queues[i].get(timeout=60)
+                array *= 2
+                assert array[n] == 2 * (value + 1)
+
+        together(work)
+
+    @gpu
+    def test_freeing_what_is_in_use(self, umem):
+        """Whoever drops the last reference, and while its work is pending, the memory goes back when that is done."""
+        boxes = [[umem.zeros(20_000, "f4") for _ in range(10)] for _ in range(THREADS)]
+        for box in boxes:
+            for n in range(10):
+                umem.add(box[n], 1, out=box[n])
+
+        def work(i):
+            box = boxes[(i + 1) % THREADS]
+            while box:
+                box.pop()
+                umem.zeros(10_000, "f4")
+
+        together(work)
+
+    def test_values_survive_when_memory_is_used_again(self, umem):
+        def work(i):
+            total = umem.zeros(20_000, "i8")
+            for n in range(40):
+                part = umem.full(20_000, i + n, dtype="i8")
+                umem.add(total, part, out=total)
+                del part
+                umem.empty(20_000, "i8").fill(-(10**9))
+            assert (total.read() == sum(i + n for n in range(40))).all()
+
+        together(work)
+
+    def test_collecting_garbage(self, umem):
+        before = allocated(umem)
+
+        def work(i):
+            for _ in range(30):
+                cycle = [umem.zeros(1000), memoryview(umem.ones(10))]
+                cycle.append(cycle)
+                cycle[0] += 1
+                del cycle
+                if i == 0:
+                    gc.collect(1)
+
+        together(work)
+        gc.collect()
+        umem.synchronize()
+        assert allocated(umem) == before
+
+    def test_saving(self, umem):
+        def work(i):
+            for _ in range(10):
+                file = io.BytesIO()
+                umem.save(file, umem.full((30, 30), i) + 1)
+                file.seek(0)
+                assert umem.load(file)[29, 29] == i + 1
+
+        together(work)
+
+
+@pytest.mark.usefixtures("balanced")
+class TestOneArray:
+    """Several threads use the same array."""
+
+    def test_reading(self, umem):
+        a = umem.arange(50_000, dtype="f4").reshape(250, 200)
+        a += 1
+        text, total = repr(a), a.sum(dtype="f8")
+
+        def work(i):
+            for n in range(20):
+                assert a[n, i] == n * 200 + i + 1
+                assert a.sum(dtype="f8") == total
+                assert repr(a) == text
+                assert (a + n)[1, 1] == 202 + n
+                assert memoryview(a)[2, 2] == 403
+                assert a[n:].T.read()[0, 0] == n * 200 + 1
+                assert np.max(a) == 50_000
+                assert a.tolist()[249][199] == 50_000
+
+        together(work)
+
+    def test_each_its_part(self, umem):
+        a = umem.zeros((THREADS, 30_000), dtype="i4")
+
+        def work(i):
+            row = a[i]
+            for n in range(40):
+                row += i
+                a[i, n] += 1
+                assert row[29_999] == (n + 1) * i
+
+        together(work)
+        expected = np.repeat(np.arange(THREADS, dtype="i4")[:, None] * 40, 30_000, axis=1)
+        expected[:, :40] += 1
+        assert np.array_equal(a, expected)
+
+    @gpu
+    def test_additions_on_one_stream_all_count(self, umem):
+        """Kernels of one stream run one after the other, whoever launches them."""
+        a = umem.zeros(30_000, dtype="i4")
+        one = umem.ones(30_000, dtype="i4")
+
+        def work(_):
+            for _ in range(50):
+                umem.add(a, one, out=a)
+
+        together(work)
+        assert (a.read() == 50 * THREADS).all()
+
+    def test_one_computes_while_the_other_looks(self, umem):
+        """What is seen through umem only grows."""
+        a = umem.zeros(30_000, dtype="i8")
+        done = threading.Event()
+
+        def work(i):
+            if i == 0:
+                try:
+                    for _ in range(200):
+                        umem.add(a, 1, out=a)
+                finally:
+                    done.set()
+                return
+            seen = 0
+            while not done.is_set():
+                now = (int(a[5]), int(a.read()[29_999]), int(a[100:101].item()))[i - 1]
+                assert seen <= now <= 200
+                seen = now
+
+        together(work, 4)
+        assert (a.read() == 200).all()
+
+    def test_under_live_views(self, umem):
+        """Rule 3 holds in each thread: after its own kernel it sees its own result in the view."""
+        a = umem.zeros((THREADS, 5000), dtype="i4")
+        view = np.asarray(a)
+
+        def work(i):
+            row = a[i]
+            for n in range(40):
+                umem.add(row, 1, out=row)
+                assert view[i, 4999] == n + 1
+                assert view[i, 0] == n + 1
+
+        together(work)
+
+    def test_moving_it_about(self, umem):
+        a = umem.arange(100_000, dtype="f4")
+
+        def work(i):
+            for n in range(20):
+                if i == 0:
+                    a.prefetch("cuda" if n % 2 else "cpu")
+                elif i == 1:
+                    umem.prefetch([a[:50_000], a], "cpu" if n % 2 else "cuda")
+                elif i == 2:
+                    a.home = (None, "cpu")[n % 2]
+                elif i == 3:
+                    a.advise("read_mostly" if n % 2 else "unset_read_mostly")
+                else:
+                    a.residency()
+                assert a[n] == n
+                assert (a * 2)[99_999] == 199_998
+
+        together(work)
+        assert np.array_equal(a, np.arange(100_000, dtype="f4"))
+
+    def test_the_last_view_may_go_anywhere(self, umem):
+        for _ in range(20):
+            views = [umem.full(20_000, 3, dtype="f4")]
+            views += [views[0][i:] for i in range(THREADS - 1)]
+
+            def work(i, views=views):
+                view, views[i] = views[i], None
+                assert view[0] == 3
+                assert np.asarray(view)[-1] == 3
+
+            together(work)
+
+    def test_anything_in_any_order(self, umem):
+        a = umem.ones((200, 300), "f4")
+
+        def act(n, where):
+            if n == 0:
+                a.prefetch(where)
+            elif n == 1:
+                umem.prefetch([a, a[5:]], where)
+                umem.trim()
+            elif n == 2:
+                umem.synchronize()
+            elif n == 3:
+                r = a.residency()
+                assert r.host + r.device + r.untouched + r.unknown == a.nbytes
+            elif n == 4:
+                with umem.stream(2):
+                    assert (a * 3).sum(axis=0)[5] == 600
+            elif n == 5:
+                assert umem.asarray(a.numpy())[3, 4] == 1
+            elif n == 6:
+                a.__dlpack__(max_version=(1, 0))
+            elif n == 7:
+                assert a.T[5:9].copy().sum() == 800
+            elif n == 8:
+                with umem.deferred():
+                    b = a - 1
+                assert not b.any()
+            elif n == 9:
+                assert repr(a).startswith("umem.array([[1., 1.,")
+            else:
+                assert (a + a)[199, 299] == 2
+
+        def work(i):
+            chance = random.Random(i)
+            for _ in range(80):
+                act(chance.randrange(11), chance.choice(["cpu", "cuda"]))
+
+        together(work)
+        assert (np.asarray(a) == 1).all()
+
+    def test_flags_and_attributes(self, umem):
+        a = umem.zeros((30, 40))
+
+        def work(i):
+            for n in range(100):
+                a.flags.writeable = (n + i) % 2 == 0
+                assert a.flags["WRITEABLE"] in (True, False)
+                assert (a.shape, a.strides, a.nbytes) == ((30, 40), (320, 8), 9600)
+                assert a.device
+                assert a.base is None
+                view = a.reshape(40, 30)
+                assert view.base is a
+                with contextlib.suppress(ValueError):
+                    a[n % 30] = 0
+
+        together(work)
+        a.flags.writeable = True
+
+
+class TestStreams:
+    """Each thread with a stream of its own."""
+
+    @pytest.fixture
+    def handles(self, fake):
+        streams = [fake.stream_create(blocking=i % 2 == 0) for i in range(THREADS)]
+        yield streams
+        for stream in streams:
+            fake.stream_destroy(stream)
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.usefixtures("balanced")
+    def test_own_work(self, umem, handles):
+        def work(i):
+            with umem.stream(handles[i]) as s:
+                a = umem.zeros(20_000, dtype="i4")
+                for n in range(40):
+                    umem.add(a, i, out=a)
+                    if n % 10 == i % 10:
+                        s.synchronize()
+                assert umem._core.current_stream.get() is s
+                assert (np.asarray(a) == 40 * i).all()
+
+        together(work)
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.usefixtures("balanced")
+    def test_shared_operands_are_ordered(self, umem, handles):
+        """All streams read what one wrote, and one reads what all wrote."""
+        a = umem.zeros(20_000, dtype="i4")
+        parts = [umem.zeros(20_000, dtype="i4") for _ in range(THREADS)]
+        barrier = threading.Barrier(THREADS)
+
+        def work(i):
+            with umem.stream(handles[i]):
+                for n in range(15):
+                    if i == 0:
+                        umem.add(a, 1, out=a)
+                    barrier.wait(60)
+                    umem.add(parts[i], a, out=parts[i])
+                    barrier.wait(60)
+                    if i == n % THREADS:
+                        total = umem.zeros(20_000, dtype="i4")
+                        for part in parts:
+                            umem.add(total, part, out=total)
+                        assert total[19_999] == THREADS * sum(range(1, n + 2))
+                    barrier.wait(60)
+
+        try:
+            together(work)
+        finally:
+            barrier.abort()
+
+    @pytest.mark.backends("fake")
+    def test_exports_to_each_others_streams(self, umem, handles):
+        a = umem.zeros(20_000, dtype="f4")
+
+        def work(i):
+            with umem.stream(handles[i]):
+                for _ in range(30):
+                    a.__dlpack__(stream=handles[(i + 1) % THREADS], max_version=(1, 0))
+                    assert a.__cuda_array_interface__["data"][0]
+                    b = umem.from_dlpack(a)
+                    umem.multiply(b, 1, out=b)
+
+        together(work)
+        assert a[5] == 0
+
+    @pytest.mark.usefixtures("balanced")
+    def test_the_default_streams(self, umem):
+        def work(i):
+            with umem.stream((0, 1, 2)[i % 3]):
+                a = umem.zeros(20_000, dtype="f8")
+                for n in range(30):
+                    with umem.deferred() if n % 2 else contextlib.nullcontext():
+                        umem.axpy(2, a, a, out=a)
+                        umem.add(a, i, out=a)
+                umem.synchronize()
+                assert a[7] == a[19_999]
+            with pytest.raises(LookupError):
+                umem._core.current_stream.get()
+
+        together(work)
+
+
+class TestSettings:
+    def test_limits(self, umem):
+        """Every thread gets its memory or an error, and all together never more than the limit."""
+        before = allocated(umem)
+        limit = before + 3 * 800_000 + 1000
+        umem.set_limit(limit)
+        got, errors = [], []
+
+        def work(_):
+            for _ in range(40):
+                try:
+                    a = umem.empty(100_000)
+                except umem.OutOfMemoryError as error:
+                    errors.append(error)
+                else:
+                    got.append(allocated(umem))
+                    del a
+
+        together(work)
+        assert len(got) + len(errors) == 40 * THREADS
+        assert len(got) >= 40
+        assert max(got) <= limit
+        assert {(e.requested, e.limit) for e in errors} <= {(800_000, limit)}
+        assert allocated(umem) == before
+
+    def test_statistics_meanwhile(self, umem):
+        before = umem.memory_stats()
+
+        def work(i):
+            for n in range(50):
+                if i % 2:
+                    umem.empty(1000 * (n + 1))
+                else:
+                    stats = umem.memory_stats()
+                    assert stats["allocated_bytes.all.current"] <= stats["allocated_bytes.all.peak"]
+                    assert umem.memory_summary()
+                    umem.trim()
+                    umem.info()
+                    umem.devices()
+
+        together(work)
+        umem.synchronize()
+        after = umem.memory_stats()
+        assert after["allocated_bytes.all.current"] == before["allocated_bytes.all.current"]
+        assert after["active.all.current"] == before["active.all.current"]
+        for kind, expected in (("active", 150), ("allocated_bytes", 150 * 25.5 * 8000)):
+            for what in ("allocated", "freed"):
+                key = f"{kind}.all.{what}"
+                assert after[key] - before[key] == expected
+
+
+class TestFirstUse:
+    """Threads that open the context together get one."""
+
+    def test_at_once(self, run_python):
+        out = run_python(
+            """
+import sys, threading; sys.setswitchinterval(1e-5)
+import umem
+barrier, backends, errors = threading.Barrier(8), [], []
+def work(i):
+    barrier.wait()
+    try:
+        a = umem.ones(1000, "f4") + i
+        backends.append((umem.info()["backend"], float(a[5]) == i + 1))
+    except BaseException as error: errors.append(error)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(set(backends)), len(backends), errors, umem.memory_stats()["allocated_bytes.all.current"])
+"""
+        )
+        assert out.split() == ["1", "8", "[]", "0"]
+
+    def test_importing_at_once(self, run_python):
+        out = run_python(
+            """
+import sys, threading; sys.setswitchinterval(1e-5)
+barrier, results = threading.Barrier(8), []
+def work(i):
+    barrier.wait()
+    import umem
+    results.append(umem.ones(10).sum())
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(results == [10.0] * 8)
+"""
+        )
+        assert out.strip() == "True"
+
+    @pytest.mark.backends("fake")
+    def test_threads_that_never_had_a_context(self, umem, fake):
+        """A thread needs nothing of its own before its first call, and umem leaves no context on its stack."""
+        a = umem.ones(30_000, "f4")
+        depths = []
+
+        def work(_):
+            depths.append(fake.context_depth())
+            b = a + 1
+            assert b[5] == 2
+            b.prefetch("cuda")
+            umem.synchronize()
+            del b
+            depths.append(fake.context_depth())
+
+        together(work)
+        assert depths == [0] * 2 * THREADS
+
+
+def test_a_wait_lets_other_threads_run(umem):
+    """While one thread waits for the GPU or copies, another one gets on."""
+    a = umem.zeros(4_000_000, dtype="f4")
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(1)
+            time.sleep(0)
+
+    other = threading.Thread(target=tick)
+    other.start()
+    try:
+        for _ in range(5):
+            a += 1
+            a.copy()
+            a.read()
+            a.fill(2)
+            a.sum()
+            umem.synchronize()
+    finally:
+        stop.set()
+        other.join()
+    assert len(ticks) > 10

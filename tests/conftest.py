@@ -6,7 +6,7 @@ several copies of the package, each with a context of its own; the active copy i
 
     host   ordinary memory
     fake   the CUDA backend over the driver of tests/fake_cuda
-    cuda   the CUDA backend over the system's driver, with UMEM_TEST_BACKENDS=host,cuda (what `make gpu` does)
+    cuda   the CUDA backend over the system's driver, with UMEM_TEST_BACKENDS=cuda (what `make gpu` does)
 """
 
 from __future__ import annotations
@@ -22,39 +22,12 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from backends import BACKENDS, environment, fake_library  # noqa: E402
 from results import pytest_runtest_logreport, pytest_sessionfinish  # noqa: E402, F401  hooks
-
-BACKENDS = tuple(os.environ.get("UMEM_TEST_BACKENDS", "host,fake").split(","))
 
 NOT_HERE = "not here"
 
-#: environment under which each backend's copy of the package opens its context
-SETTINGS = {
-    "host": {"UMEM_BACKEND": "host"},
-    "fake": {"UMEM_BACKEND": "cuda"},
-    "cuda": {"UMEM_BACKEND": "cuda"},
-}
-
 _copies: dict[str, dict[str, object]] = {}
-_fake_library: str | None = None
-
-
-def fake_library() -> str:
-    """Path of the fake driver, built at first use."""
-    global _fake_library
-    if _fake_library is None:
-        from fake_cuda import build
-
-        _fake_library = str(build.build(HERE.parent / "build" / "fake_cuda"))
-    return _fake_library
-
-
-def environment(backend: str) -> dict[str, str]:
-    """Variables that select a backend, for this process or a child."""
-    settings = dict(SETTINGS[backend])
-    if backend == "fake":
-        settings["UMEM_CUDA_LIBRARY"] = fake_library()
-    return settings
 
 
 def _is_umem(name: str) -> bool:

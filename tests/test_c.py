@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import conftest
+import backends
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
@@ -34,7 +34,7 @@ if SANITIZE:
     FLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
 pytestmark = pytest.mark.skipif(
-    "fake" not in conftest.BACKENDS, reason="runs against the fake driver"
+    "fake" not in backends.BACKENDS, reason="runs against the fake driver"
 )
 
 
@@ -104,7 +104,7 @@ def test_there_is_a_program_for_each_layer():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_program(program, objects, tmp_path):
-    library = conftest.fake_library()
+    library = backends.fake_library()
     executable = tmp_path / program.stem
     images = tmp_path / "no_images.c"
     images.write_text(NO_IMAGES)

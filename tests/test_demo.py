@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import conftest
+import backends
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "01_quickstart.ipynb"
@@ -111,7 +111,7 @@ class TestNotebook:
         import nbformat
 
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, **conftest.environment(backend), "PYTHONPATH": path}
+        environment = {**os.environ, **backends.environment(backend), "PYTHONPATH": path}
         notebook = nbformat.read(NOTEBOOK, as_version=4)
         client = nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3")
         client.execute(env=environment, cwd=str(NOTEBOOK.parent))

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-import conftest
+import backends
 from support import allocated
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -440,7 +440,7 @@ if __name__ == "__main__":
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, str(script), method],
-            env={**os.environ, **conftest.environment(backend), "PYTHONPATH": path},
+            env={**os.environ, **backends.environment(backend), "PYTHONPATH": path},
             capture_output=True,
             text=True,
             timeout=100,

@@ -57,7 +57,8 @@ static um_status discard_before_prefetch(const um_access *range, um_stream *on, 
     if (status != UM_OK) return status;
     status = block->ctx->backend->ops->discard(block->ctx->backend, discarded, on->device, on->handle, err);
     um_work_abandon(on); /* it is the prefetch that the program asked for, and nobody waits for that */
-    return status;
+    /* The host waits: an event alone does not keep later work behind a discard (um_placement.h). */
+    return status == UM_OK ? um_stream_synchronize(on, err) : status;
 }
 
 um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream,

@@ -25,8 +25,8 @@ UM_MUST_CHECK um_status um_set_home(um_block *block, um_location home, um_error 
  * written them by then. The host backend gives the pages back at once. No effect while a writable host view is alive or after the
  * block was handed to another GPU library, whose writes cannot be seen.
  *
- * The driver's own discard is made only together with that prefetch. Alone it is not safe on memory that a GPU is advised to access: a
- * kernel's writes do not undo it there, though the documentation says so, and the next migration drops them (seen on an H200, driver
+ * The driver's own discard is made only together with that prefetch. Alone it is not safe: though the documentation says that
+ * writes undo it, a kernel ordered behind it by an event alone lost most of what it wrote at the next migration (seen on an H200, driver
  * 580.159). */
 UM_MUST_CHECK um_status um_discard(um_block *block, size_t offset, size_t size, um_error *err);
 

@@ -33,10 +33,6 @@ FLAGS = [
 if SANITIZE:
     FLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
-pytestmark = pytest.mark.skipif(
-    "fake" not in backends.BACKENDS, reason="runs against the fake driver"
-)
-
 
 def compiler():
     for name in (os.environ.get("CC"), "gcc", "cc", "clang"):

@@ -454,7 +454,8 @@ if __name__ == "__main__":
     def test_a_child_that_exits_normally(self, run_python):
         """After a fork the child ends the interpreter with the parent's arrays alive."""
         code = """
-import os
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forking with the driver's threads
 b = a + a; v = memoryview(b); c = a.__dlpack__(); s = umem.Stream(0)
 sys.stdout.flush()
 pid = os.fork()

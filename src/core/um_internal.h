@@ -160,6 +160,8 @@ void um_residency_note_gpu_locked(um_block *block, size_t offset, size_t size, b
 void um_residency_note_populated_locked(um_block *block, size_t offset, size_t size);
 /* Whether the host maps every page of [ptr, ptr + size). False when that cannot be known. */
 bool um_host_resident(const char *ptr, size_t size);
+/* Whether the host maps any page of it. True when that cannot be known. */
+bool um_host_resident_at_all(const char *ptr, size_t size);
 /* Share of pages that the host maps, 0 to 1, noting them as populated; negative when that cannot be known. */
 double um_residency_host_share(um_block *block);
 

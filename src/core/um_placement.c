@@ -47,18 +47,26 @@ static um_range take_discarded(const um_access *range) {
     return taken;
 }
 
+/* Whether a prefetch to `where` will move every page of the range. Only then does it undo a discard. */
+static bool will_move(um_range range, um_location where) {
+    return um_location_is_host(where) ? !um_host_resident_at_all(range.ptr, range.size)
+                                      : um_host_resident(range.ptr, range.size);
+}
+
 /* Discards what of the range may be discarded, so that the prefetch that follows on the same stream moves nothing for it. */
-static um_status discard_before_prefetch(const um_access *range, um_stream *on, um_error *err) {
+static um_status discard_before_prefetch(const um_access *range, um_location where, um_stream *on, um_error *err) {
     um_block *block = range->block;
     um_range discarded = take_discarded(range);
     if (!discarded.size || um_block_has_unseen_writers(block)) return UM_OK;
+    um_status status =
+        um_context_wait_everything(block->ctx, err); /* a move under way would hide where the pages will be */
+    if (status != UM_OK || !will_move(discarded, where)) return status;
     um_access access = {.block = block, .offset = range->offset, .size = range->size};
-    um_status status = um_work_begin(on, &access, 1, err);
+    status = um_work_begin(on, &access, 1, err);
     if (status != UM_OK) return status;
     status = block->ctx->backend->ops->discard(block->ctx->backend, discarded, on->device, on->handle, err);
     um_work_abandon(on); /* it is the prefetch that the program asked for, and nobody waits for that */
-    /* The host waits: an event alone does not keep later work behind a discard (um_placement.h). */
-    return status == UM_OK ? um_stream_synchronize(on, err) : status;
+    return status;
 }
 
 um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um_location where, um_stream *stream,
@@ -80,7 +88,7 @@ um_status um_prefetch(um_context *ctx, const um_access *ranges, size_t count, um
     if (used && ctx->backend->concurrent) {
         um_stream *on = stream_or_legacy(ctx, stream, device);
         for (size_t i = 0; i < count && status == UM_OK && cuda; i++)
-            if (ranges[i].size) status = discard_before_prefetch(&ranges[i], on, err);
+            if (ranges[i].size) status = discard_before_prefetch(&ranges[i], where, on, err);
         if (status == UM_OK)
             status = ctx->backend->ops->prefetch(ctx->backend, parts, used, where, on->device, on->handle, err);
         for (size_t i = 0; i < count && status == UM_OK && cuda; i++) {

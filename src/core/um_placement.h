@@ -25,9 +25,9 @@ UM_MUST_CHECK um_status um_set_home(um_block *block, um_location home, um_error 
  * written them by then. The host backend gives the pages back at once. No effect while a writable host view is alive or after the
  * block was handed to another GPU library, whose writes cannot be seen.
  *
- * The driver's own discard is made only together with that prefetch. Alone it is not safe: though the documentation says that
- * writes undo it, a kernel ordered behind it by an event alone lost most of what it wrote at the next migration (seen on an H200, driver
- * 580.159). */
+ * The driver's own discard is made only together with a prefetch that moves all of the range to the other side. Alone, or with a
+ * prefetch to where the pages are already, it is not safe: though the documentation says that writes undo it, most of what a kernel wrote
+ * afterwards was lost at the next migration (seen on an H200, driver 580.159). */
 UM_MUST_CHECK um_status um_discard(um_block *block, size_t offset, size_t size, um_error *err);
 
 #endif

@@ -107,8 +107,10 @@ static bool walk_pages(uintptr_t page, size_t count, bool (*visit)(void *, size_
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     bool known = true;
     bool present[CHUNK];
-    for (size_t done = 0; done < count && known; done += CHUNK) {
-        size_t chunk = count - done < CHUNK ? count - done : CHUNK;
+    size_t chunk = 1; /* grows, since a visitor often has seen enough after the first page */
+    for (size_t done = 0; done < count && known; done += chunk) {
+        if (done) chunk = chunk * 32 < CHUNK ? chunk * 32 : CHUNK;
+        if (chunk > count - done) chunk = count - done;
         known = (fd >= 0 && read_pagemap(fd, page + done, chunk, present)) || read_mincore(page + done, chunk, present);
         for (size_t i = 0; known && i < chunk; i++)
             if (!visit(arg, done + i, present[i])) goto stop;
@@ -165,10 +167,23 @@ static bool stop_when_absent(void *all, size_t index, bool present) {
     return *(bool *)all = present;
 }
 
-bool um_host_resident(const char *ptr, size_t size) {
-    if (!size) return true;
-    bool all = true;
+static bool stop_when_present(void *any, size_t index, bool present) {
+    (void)index;
+    return !(*(bool *)any = present);
+}
+
+/* Walks the pages of [ptr, ptr + size) until `visit` has seen enough. */
+static bool walk_range(const char *ptr, size_t size, bool (*visit)(void *, size_t, bool), bool *answer) {
     uintptr_t first = page_index(ptr);
-    bool known = walk_pages(first, page_index(ptr + size - 1) - first + 1, stop_when_absent, &all);
-    return known && all;
+    return walk_pages(first, page_index(ptr + size - 1) - first + 1, visit, answer);
+}
+
+bool um_host_resident(const char *ptr, size_t size) {
+    bool all = true;
+    return !size || (walk_range(ptr, size, stop_when_absent, &all) && all);
+}
+
+bool um_host_resident_at_all(const char *ptr, size_t size) {
+    bool any = false;
+    return size && (!walk_range(ptr, size, stop_when_present, &any) || any);
 }

@@ -512,6 +512,9 @@ static void fake_discard_goes_with_a_prefetch(void) {
     UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == ++discards);
     prefetch_whole(block, host); /* once */
     UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards);
+    UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err)); /* not when the pages are there already */
+    prefetch_whole(block, host);
+    UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards);
 
     UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err)); /* a kernel writes in between */
     wait = fill(block, legacy, 5, false);

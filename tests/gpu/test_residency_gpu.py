@@ -126,19 +126,24 @@ def test_cpu_touch_brings_pages_back(umem, a):
 
 
 @pytest.mark.parametrize("between", [None, "cpu", "cuda"])
-def test_what_is_written_after_a_discard_is_kept(umem, a, between):
-    a.prefetch("cuda")
-    a.discard()
-    if between:
-        a.prefetch(between)
-    a.fill(4)
-    assert a[0] == 4
-    assert np.asarray(a).sum() == 4 * a.size
-    a.discard()
-    a.prefetch("cuda")
-    np.asarray(a)[:] = 5
-    a.prefetch("cuda")
-    assert a.sum() == 5 * a.size
+@pytest.mark.parametrize("start", ["cpu", "cuda"])
+def test_what_is_written_after_a_discard_is_kept(umem, start, between):
+    for value in range(2, 12):
+        a = umem.empty(2 * MIB, dtype=np.float32)
+        np.asarray(a)[:] = 1
+        a.prefetch(start)
+        umem.synchronize()
+        a.discard()
+        if between:
+            a.prefetch(between)
+        a.fill(value)
+        assert a[0] == value
+        assert np.asarray(a).sum() == value * a.size
+        a.discard()
+        a.prefetch("cuda")
+        np.asarray(a)[:] = 5
+        a.prefetch("cuda")
+        assert a.sum() == 5 * a.size
 
 
 def test_read_mostly(umem, a):

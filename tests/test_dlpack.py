@@ -677,9 +677,11 @@ LIES = {
 class TestLies:
     @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
     @pytest.mark.parametrize("versioned", [True, False])
-    def test_are_refused_and_deleted_once(self, umem, versioned, lie):
+    @pytest.mark.parametrize("whose", ["another's", "umem's"])
+    def test_are_refused_and_deleted_once(self, umem, whose, versioned, lie):
         n, data = memory()
-        keywords = lie(data)
+        base = umem.array(n)
+        keywords = lie(data if whose == "another's" else address(base))
         if "version" in keywords and not versioned:
             keywords = {**keywords, "name": b"dltensor_of_the_future"}
             del keywords["version"]
@@ -692,6 +694,7 @@ class TestLies:
         assert exporter.ends == 1
         assert umem.memory_stats()["active.all.current"] == before
         assert umem.ones(3).sum() == 3
+        assert base.tolist() == n.tolist()
 
     @pytest.mark.parametrize(
         "lie",

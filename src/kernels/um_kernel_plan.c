@@ -328,6 +328,7 @@ int um_plan_tile(const um_plan *plan, int axis, size_t itemsize, um_plan parts[3
     split_axis(&parts[0], axis, axis, across);
     if (axis > 1) { /* the tile's axes become the innermost two */
         int64_t strides[SLOTS];
+        /* cppcheck-suppress arrayIndexOutOfBoundsCond ; it takes split_axis's loop bound for a value of axis */
         memcpy(strides, parts[0].strides[axis], sizeof strides);
         remove_axis(&parts[0], axis);
         insert_axis(&parts[0], 1, across, strides);

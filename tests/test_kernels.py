@@ -615,11 +615,18 @@ class TestOut:
         assert_same(a, np.concatenate([n[:1], n[:-1] + n[1:]]))
 
     def test_an_out_that_names_elements_twice(self, umem):
-        a = umem.zeros(10)
-        twice = umem.asarray(np.lib.stride_tricks.as_strided(np.asarray(a), (4, 3), (16, 8)))
+        windows = lambda x: np.lib.stride_tricks.as_strided(x, (4, 3), (16, 8))  # noqa: E731
+        n = np.arange(10.0)
+        a = umem.array(n)
+        twice = umem.asarray(windows(np.asarray(a)))
         assert address(twice) == address(a)
-        umem.add(twice, 1, out=twice)
-        assert np.asarray(a)[9] == 0
+        for op in BINARY:
+            getattr(np, op)(windows(n), 3, out=windows(n))
+            getattr(umem, op)(twice, 3, out=twice)
+            assert_same(a, n)
+        np.negative(windows(n)[::-1], out=windows(n))
+        umem.negative(twice[::-1], out=twice)
+        assert_same(a, n)
 
     @pytest.mark.parametrize("dtype", KERNEL_DTYPES)
     @pytest.mark.parametrize("op", BINARY)

@@ -344,6 +344,21 @@ class TestTrim:
         assert umem.trim() == 0
 
     @pytest.mark.backends("fake")
+    def test_memory_that_another_library_saw_waits_for_a_full_synchronise(self, umem, fake):
+        gc.collect()
+        umem.synchronize()
+        live = fake.live("managed")
+        a = umem.ones(100_000, "f4")
+        assert a.__cuda_array_interface__
+        umem.Stream(0).synchronize()  # one stream is not all that the library may use
+        del a
+        for _ in range(10):
+            umem.empty(5)  # each allocation looks whether something may go back
+        assert fake.live("managed") == live + 1
+        umem.synchronize()
+        assert fake.live("managed") == live
+
+    @pytest.mark.backends("fake")
     def test_counts_the_bytes(self, umem, fake):
         gc.collect()
         umem.trim()

@@ -274,6 +274,10 @@ def _elementwise(
         return NotImplemented
     if out is not None and not (isinstance(out, ndarray) and _has_kernels(out)):
         return NotImplemented
+    if out is not None and _repeats(out):
+        return NotImplemented
+    if out is not None and _repeats(out):
+        return NotImplemented
     types = tuple(map(_weak_type, inputs))
     *input_dtypes, result_dtype = resolve((*types, None if out is None else out.dtype))
     dtype = input_dtypes[0]
@@ -300,6 +304,17 @@ def _elementwise(
 
 def _has_kernels(array: Any) -> bool:
     return array.dtype in _core.kernel_dtypes and bool(array.flags.aligned)
+
+
+def _repeats(array: ndarray) -> bool:
+    """Whether an element may have several indices: kernels have no order in which the last one wins."""
+    end = array.itemsize
+    for stride, n in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if n > 1:
+            if stride < end:
+                return True
+            end += stride * (n - 1)
+    return False
 
 
 def _kernel_can_take(x: Any) -> bool:
@@ -356,6 +371,19 @@ def _common_shape(
 def _stand_in(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """A writable array of a shape that takes no memory."""
     return np.lib.stride_tricks.as_strided(np.zeros(1), shape, (0,) * len(shape))
+
+
+def _repeats(array: ndarray) -> bool:
+    """Whether elements of the array share memory with others of its own, so that the order of writing matters."""
+    reach = array.itemsize
+    steps = sorted(
+        (abs(step), n) for step, n in zip(array.strides, array.shape, strict=True) if n > 1
+    )
+    for step, length in steps:
+        if step < reach:
+            return array.size > 0
+        reach += (length - 1) * step
+    return False
 
 
 def _overlap(x: Any, out: ndarray) -> bool:
@@ -430,6 +458,7 @@ def _is_sum_target(out: Any, shape: tuple[int, ...], dtype: Dtype) -> bool:
         isinstance(out, ndarray)
         and (out.shape, out.dtype) == (shape, dtype)
         and out.flags.writeable
+        and not _repeats(out)
     )
 
 

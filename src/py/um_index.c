@@ -33,7 +33,8 @@ static int narrow(window *out, PyObject *part, npy_intp length, npy_intp stride)
             step = 1;
         }
         out->data += start * stride;
-        append_axis(out, count, step * stride);
+        /* Wraps only for steps longer than the axis, of which none is taken. */
+        append_axis(out, count, (npy_intp)((size_t)step * (size_t)stride));
         return 1;
     }
     if (PyLong_CheckExact(part) || PyArray_IsScalar(part, Integer)) {

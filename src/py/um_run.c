@@ -141,18 +141,31 @@ bool um_ndarray_is_aligned_to(const um_ndarray *array, size_t unit) {
     return (bits & (unit - 1)) == 0;
 }
 
+static npy_intp magnitude(npy_intp stride) { return stride < 0 ? -stride : stride; }
+
 bool um_ndarray_repeats(const um_ndarray *array) {
-    bool repeats = false;
-    if (PyDataType_ELSIZE(array->descr) == 0) {
+    npy_intp reach = PyDataType_ELSIZE(array->descr); /* bytes from the first element to the end of the last, so far */
+    if (reach == 0 || um_ndarray_size(array) == 0) {
         return false;
     }
-    for (int axis = 0; axis < array->ndim; ++axis) {
-        if (array->shape[axis] == 0) {
+    bool taken[UM_MAX_NDIM] = {false};
+    for (;;) { /* the axes by rising stride: each has to step over all that the ones before it reach */
+        int next = -1;
+        for (int axis = array->ndim - 1; axis >= 0; --axis) {
+            bool shorter = next < 0 || magnitude(array->strides[axis]) < magnitude(array->strides[next]);
+            if (!taken[axis] && array->shape[axis] > 1 && shorter) {
+                next = axis;
+            }
+        }
+        if (next < 0) {
             return false;
         }
-        repeats |= array->strides[axis] == 0 && array->shape[axis] > 1;
+        if (magnitude(array->strides[next]) < reach) {
+            return true;
+        }
+        taken[next] = true;
+        reach += (array->shape[next] - 1) * magnitude(array->strides[next]);
     }
-    return repeats;
 }
 
 /* --- launching ---------------------------------------------------------------------------------------------------- */
@@ -243,7 +256,7 @@ static int check_writable(const um_ndarray *array, const char *argument) {
         return -1;
     }
     if (um_ndarray_repeats(array)) {
-        PyErr_Format(PyExc_ValueError, "%s has a stride of 0: several of its elements are the same memory", argument);
+        PyErr_Format(PyExc_ValueError, "%s has elements that share memory with others of its own", argument);
         return -1;
     }
     return 0;

@@ -21,7 +21,7 @@ bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const in
                            um_operand *out);
 /* Whether address and strides are multiples of `unit` bytes (a power of two), as kernels with such accesses need. */
 bool um_ndarray_is_aligned_to(const um_ndarray *array, size_t unit);
-/* Whether some element is reached by more than one index because of a stride of 0. */
+/* Whether elements may share memory with others of the array: a stride of 0, windows that overlap. No is certain, yes nearly. */
 bool um_ndarray_repeats(const um_ndarray *array);
 
 /* What a launch needs besides its operands. */

@@ -276,8 +276,6 @@ def _elementwise(
         return NotImplemented
     if out is not None and _repeats(out):
         return NotImplemented
-    if out is not None and _repeats(out):
-        return NotImplemented
     types = tuple(map(_weak_type, inputs))
     *input_dtypes, result_dtype = resolve((*types, None if out is None else out.dtype))
     dtype = input_dtypes[0]
@@ -304,17 +302,6 @@ def _elementwise(
 
 def _has_kernels(array: Any) -> bool:
     return array.dtype in _core.kernel_dtypes and bool(array.flags.aligned)
-
-
-def _repeats(array: ndarray) -> bool:
-    """Whether an element may have several indices: kernels have no order in which the last one wins."""
-    end = array.itemsize
-    for stride, n in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
-        if n > 1:
-            if stride < end:
-                return True
-            end += stride * (n - 1)
-    return False
 
 
 def _kernel_can_take(x: Any) -> bool:

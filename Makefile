@@ -21,12 +21,12 @@ export UMEM_CUDA_ARCHS
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two pip at once would spoil .venv; compilers run in parallel by themselves
 .PHONY: help demo test check gpu bench bench-gpu format clean build build-here \
-	check-format check-lint check-types check-c check-sanitize
+	check-format check-lint check-types check-sanitize
 
 help:
 	@echo "make demo       set up and run the main job"
 	@echo "make test       set up and run every test that needs no GPU"
-	@echo "make check      format, lint, types, C tests, sanitizers"
+	@echo "make check      format, lint, types, sanitizers"
 	@echo "make gpu        build for this machine's GPU and run the GPU tests, offline"
 	@echo "make bench      benchmarks without a GPU, into benchmarks/results/"
 	@echo "make bench-gpu  benchmarks with the GPU, offline, into benchmarks/results/"
@@ -91,7 +91,7 @@ bench-gpu: build-here
 
 C_FILES = $(shell find src tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
 
-check: check-format check-lint check-types check-c check-sanitize
+check: check-format check-lint check-types check-sanitize
 
 check-format: $(VENV)/.extra-dev
 	$(VENV)/bin/ruff format --check .
@@ -108,11 +108,6 @@ check-lint: $(VENV)/.extra-dev build
 check-types: $(VENV)/.extra-dev $(VENV)/.extra-test build
 	$(PY) -m mypy
 	if [ -f umem/_core.pyi ]; then $(PY) -m mypy.stubtest umem._core; fi
-
-# The C tests, if they are not run by pytest: set C_TESTS to a command.
-C_TESTS ?=
-check-c: build
-	$(C_TESTS)
 
 # A copy of the tree built with ASan and UBSan, so that an in-place build cannot be picked up
 # instead. torch is left out: it is slow there, and not ours. CPython is not built with ASan, so its

@@ -37,6 +37,7 @@ sys.meta_path.insert(0, Missing())
 
 class TestDemo:
     def test_trains_on_the_memory_that_everybody_sees(self, umem, run_python):
+        pytest.importorskip("torch")
         done = run_python(DEMO, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -77,6 +78,7 @@ class TestDemo:
 
     @pytest.mark.backends("host")
     def test_a_bad_classifier_is_a_failure(self, umem, monkeypatch, capsys):
+        pytest.importorskip("torch")
         from umem import _demo
 
         monkeypatch.setattr(_demo, "EPOCHS", 1)
@@ -88,6 +90,7 @@ class TestNotebook:
     """With a kernel where nbclient and ipykernel are installed, else its cells one after the other."""
 
     def test_runs(self, run_python, backend):
+        pytest.importorskip("torch")
         notebook = json.loads(NOTEBOOK.read_text())
         code = [
             "".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"
@@ -135,6 +138,7 @@ def readme_blocks() -> list[tuple[str, str]]:
 
 class TestExamples:
     def test_the_readmes_first_example_prints_what_it_says(self, run_python, on_gpu):
+        pytest.importorskip("torch")
         blocks = readme_blocks()
         first = next(i for i, (language, _) in enumerate(blocks) if language == "python")
         (_, example), (language, output) = blocks[first : first + 2]
@@ -156,6 +160,7 @@ class TestExamples:
 
     @pytest.mark.backends("host")
     def test_the_packages_docstring_shows_what_happens(self, umem):
+        pytest.importorskip("torch")
         examples = doctest.DocTestParser().get_doctest(umem.__doc__, {}, "umem", "__init__.py", 0)
         assert examples.examples
         said = []

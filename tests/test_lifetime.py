@@ -119,6 +119,7 @@ class TestExit:
 
     def test_with_a_library_that_frees_late(self, run_python):
         """torch lets go of its tensors, and so of umem's memory, after the interpreter's end."""
+        pytest.importorskip("torch")
         code = """
 import torch
 t = torch.from_dlpack(a.on("cpu")); p = torch.nn.Parameter(t); torch.a_tensor = t
@@ -287,8 +288,7 @@ class TestOutliving:
     """Memory is there as long as anybody uses it, umem or not."""
 
     def test_torchs_tensors(self, umem):
-        import torch
-
+        torch = pytest.importorskip("torch")
         before = allocated(umem)
         a = umem.arange(1000, dtype="f4")
         t = torch.from_dlpack(a.on("cpu"))
@@ -307,8 +307,7 @@ class TestOutliving:
         assert allocated(umem) == before
 
     def test_gradients(self, umem):
-        import torch
-
+        torch = pytest.importorskip("torch")
         a = umem.ones(1000, "f4")
         p = torch.nn.Parameter(torch.from_dlpack(a.on("cpu")))
         loss = (p * p).sum()
@@ -382,6 +381,7 @@ class TestOtherProcesses:
     @pytest.mark.backends("host")
     def test_loaders_that_fork(self, run_python):
         """torch's DataLoader with workers over an array: each worker reads the memory it inherited."""
+        pytest.importorskip("torch")
         out = run_python(
             """
 import torch, numpy as np, umem
@@ -400,6 +400,7 @@ print(rows.data.sum())
 
     @pytest.mark.backends("fake")
     def test_loaders_that_fork_are_told(self, run_python):
+        pytest.importorskip("torch")
         out = run_python(
             """
 import torch, umem

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,13 +33,6 @@ if SANITIZE:
     FLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
 
-def compiler():
-    for name in (os.environ.get("CC"), "gcc", "cc", "clang"):
-        if name and shutil.which(name.split()[0]):
-            return name.split()
-    raise AssertionError("no C compiler; set CC")
-
-
 def include_flags():
     from fake_cuda import build
 
@@ -64,6 +56,8 @@ def run(command, **options):
 def objects():
     """Every source of the layers below Python, as object files: those of earlier runs where nothing has changed."""
     BUILD.mkdir(parents=True, exist_ok=True)
+    from fake_cuda.build import compiler
+
     command = [*compiler(), *FLAGS, *include_flags()]
     digest = hashlib.sha256(repr(command).encode())
     for path in sorted([*SRC.rglob("*.h"), *(ROOT / "tests").rglob("*.h")]):
@@ -100,6 +94,8 @@ def test_there_is_a_program_for_each_layer():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_program(program, objects, tmp_path):
+    from fake_cuda.build import compiler
+
     library = backends.fake_library()
     executable = tmp_path / program.stem
     images = tmp_path / "no_images.c"

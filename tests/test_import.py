@@ -445,6 +445,27 @@ class TestCudaArrayInterface:
         entry["descr"] = [("a", "i1")]
         assert umem.asarray(Interface(entry)).dtype.itemsize == 32
 
+    def test_a_dict_that_changes_while_it_is_read(self, umem):
+        """An entry's own code may empty the dict, as another thread may: what was found in it is kept."""
+        base = umem.arange(6, dtype="f4")
+
+        class Answer(int):
+            def __bool__(self):
+                entry.clear()
+                return True
+
+        class Length:
+            def __index__(self):
+                entry.clear()
+                gc.collect()
+                return 6
+
+        for changes in ({"data": (address(base), Answer())}, {"shape": [Length()]}):
+            entry = cai(address(base), strides=[4], **changes)
+            a = umem.asarray(Interface(entry))
+            assert not entry
+            assert a.tolist() == base.tolist()
+
     def test_no_elements(self, umem):
         for pointer in (0, 12345):
             a = umem.asarray(Interface(cai(pointer, shape=(3, 0))))

@@ -1,6 +1,7 @@
 """Many threads at once: each result is right, nothing is lost, and the books balance in the end.
 
-The interpreter changes threads all the time. The code in C gives the GIL away wherever it waits: calls overlap.
+The interpreter changes threads all the time. The code in C gives the GIL away wherever it waits: calls overlap. On a
+free-threaded interpreter they overlap everywhere.
 """
 
 import contextlib
@@ -9,8 +10,10 @@ import io
 import pickle
 import random
 import sys
+import sysconfig
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -161,6 +164,26 @@ class TestApart:
 
         together(work)
 
+    def test_weak_references(self, umem):
+        """Those of one thread end with arrays that die in another."""
+
+        def work(i):
+            for n in range(60):
+                a = shared[n % 3]
+                seen = weakref.ref(a)
+                assert seen() is a
+                shared[n % 3] = umem.zeros(10)
+                view = umem.ones(100)[i:]
+                ends = weakref.ref(view)
+                del a, view
+                assert ends() is None
+                found = seen()
+                assert found is None or found.shape == (10,)
+
+        shared = [umem.zeros(10) for _ in range(3)]
+        together(work)
+        shared.clear()
+
     def test_collecting_garbage(self, umem):
         before = allocated(umem)
 
@@ -277,6 +300,118 @@ class TestOneArray:
                 umem.add(row, 1, out=row)
                 assert view[i, 4999] == n + 1
                 assert view[i, 0] == n + 1
+
+        together(work)
+
+    def test_handed_out_every_way(self, umem, on_gpu):
+        a = umem.arange(3000, dtype="f4").reshape(30, 100)
+        address = a.numpy().ctypes.data
+        ways = [
+            lambda: np.asarray(a),
+            lambda: np.asarray(memoryview(a)),
+            lambda: np.asarray(a.on("cpu")),
+            lambda: np.from_dlpack(a.on("cpu")),
+            lambda: umem.from_dlpack(a).numpy(),
+            lambda: umem.asarray(np.asarray(a)).numpy(),
+            lambda: a.T.numpy().T,
+            lambda: a.reshape(100, 30).reshape(-1).numpy().reshape(30, 100),
+            lambda: a[:, :].view("i4").view("f4").numpy(),
+        ]
+        interfaces = ["__array_interface__", *["__cuda_array_interface__"] * on_gpu]
+
+        def work(i):
+            for n in range(40):
+                view = ways[(i + n) % len(ways)]()
+                assert view.ctypes.data == address
+                assert view[n % 30, 5] == n % 30 * 100 + 5
+                for name in interfaces:
+                    seen = getattr(a, name)
+                    assert (seen["data"], seen["typestr"]) == ((address, False), "<f4")
+                assert a.__array_struct__
+                assert a.__dlpack__(max_version=(1, 0))
+                assert pickle.loads(pickle.dumps(a[n % 30]))[5] == n % 30 * 100 + 5
+
+        together(work)
+
+    @pytest.mark.backends("fake")
+    def test_views_that_end_are_forgotten(self, umem, fake):
+        """However views and changes of the flag overlap, none is counted twice and none is left (rule 3)."""
+        a = umem.zeros(5000, "f4")
+        others = [a[i:] for i in range(THREADS)]
+
+        def work(i):
+            for n in range(100):
+                mine = (a, others[i])[n % 2]
+                views = [np.asarray(a), memoryview(mine), mine.numpy(), memoryview(a.T)]
+                a.flags.writeable = n % 3 == 0
+                views.append(np.asarray(a))
+                del views
+
+        together(work)
+        a.flags.writeable = True
+        umem.synchronize()
+        umem.add(a, 1, out=a)
+        assert fake.pending() > 0
+        assert a[0] == 1
+
+    @gpu
+    def test_the_interface_says_what_the_flag_says(self, umem):
+        """It is made once and then copied: also when it is first read by several threads, while others set the flag."""
+        arrays = [umem.zeros(10, "f4") for _ in range(300)]
+
+        def work(i):
+            for n, a in enumerate(arrays):
+                if i < 2:
+                    a.flags.writeable = (n + i) % 2 == 0
+                seen = a.__cuda_array_interface__
+                assert seen["shape"] == (10,)
+                assert seen["data"][1] in (True, False)
+                seen.clear()
+
+        together(work)
+        for a in arrays:
+            assert a.__cuda_array_interface__["data"][1] == (not a.flags.writeable)
+
+    def test_one_capsule_for_all(self, umem):
+        """An exporter may give the same capsule to several threads: one of them gets the tensor."""
+
+        class Exporter:
+            def __init__(self, array):
+                self.capsule = array.on("cpu").__dlpack__()
+
+            def __dlpack__(self, **kwargs):
+                return self.capsule
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+        exporters = [Exporter(umem.full(300, n)) for n in range(200)]
+        got, late = [], []
+
+        def work(_):
+            for n, exporter in enumerate(exporters):
+                try:
+                    got.append((n, umem.from_dlpack(exporter)))
+                except ValueError as error:
+                    late.append(error)
+
+        together(work)
+        assert sorted(n for n, _ in got) == list(range(200))
+        assert len(late) == 200 * (THREADS - 1)
+        assert all(array[299] == n for n, array in got)
+
+    def test_keys_that_change(self, umem):
+        """A list of fields may change while it is a key: the fields are the old ones, the new ones, or an error."""
+        a = umem.zeros(5, [("x", "f4"), ("y", "f4"), ("z", "f4")])
+        key = ["x", "y", "z"]
+
+        def work(i):
+            for n in range(300):
+                if i % 2:
+                    with contextlib.suppress(IndexError, KeyError, ValueError):
+                        assert set(a[key].dtype.names) <= {"x", "y", "z"}
+                else:
+                    key[:] = [["x"], ["x", "y", "z"], [], [f"{n}"] * 50][n % 4]
 
         together(work)
 
@@ -440,6 +575,26 @@ class TestStreams:
         together(work)
         assert a[5] == 0
 
+    @pytest.mark.backends("fake")
+    @pytest.mark.usefixtures("balanced")
+    def test_one_stream_for_all(self, umem, handles):
+        shared = umem.Stream(handles[0])
+        a = umem.zeros(20_000, dtype="i4")
+
+        def work(i):
+            for n in range(30):
+                with umem.stream(shared if n % 2 else handles[0]) as s:
+                    assert s == shared
+                    assert hash(s) == hash(shared)
+                    umem.add(a, 1, out=a)
+                    with umem.stream(handles[i]):
+                        umem.zeros(5000) + 1
+                    if n % 10 == i:
+                        s.synchronize()
+
+        together(work)
+        assert (a.read() == 30 * THREADS).all()
+
     @pytest.mark.usefixtures("balanced")
     def test_the_default_streams(self, umem):
         def work(i):
@@ -482,6 +637,33 @@ class TestSettings:
         assert {(e.requested, e.limit) for e in errors} <= {(800_000, limit)}
         assert allocated(umem) == before
 
+    def test_limits_that_change(self, umem):
+        """What is allocated fits a limit that was in force, and nothing is counted wrongly."""
+        before = allocated(umem)
+        limits = [None, before + 5 * 80_000, before + 100, "50%"]
+        refused = []
+
+        def work(i):
+            for n in range(60):
+                if i == 0:
+                    umem.set_limit(limits[n % 4])
+                    assert umem.get_limit() is None or umem.get_limit() > 0
+                    continue
+                try:
+                    a = umem.empty(10_000)
+                except umem.OutOfMemoryError as error:
+                    refused.append(error)
+                else:
+                    a.fill(n)
+                    assert a[9_999] == n
+
+        together(work)
+        umem.set_limit(None)
+        assert {error.requested for error in refused} <= {80_000}
+        umem.synchronize()
+        umem.trim()
+        assert allocated(umem) == before
+
     def test_statistics_meanwhile(self, umem):
         before = umem.memory_stats()
 
@@ -510,6 +692,28 @@ class TestSettings:
 
 class TestFirstUse:
     """Threads that open the context together get one."""
+
+    def test_with_settings(self, run_python):
+        """Whoever opens it, UMEM_ALLOC_CONF holds for all."""
+        out = run_python(
+            """
+import sys, threading; sys.setswitchinterval(1e-5)
+import umem
+barrier, limits, errors = threading.Barrier(8), [], []
+calls = [umem.get_limit, lambda: umem.info()["limit"], lambda: umem.Stream(1) and umem.get_limit(),
+         lambda: umem.empty(3).nbytes and umem.get_limit()]
+def work(i):
+    barrier.wait()
+    try: limits.append(calls[i % 4]())
+    except BaseException as error: errors.append(error)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(set(limits), errors)
+""",
+            UMEM_ALLOC_CONF="limit:1GiB",
+        )
+        assert out.strip() == f"{{{1 << 30}}} []"
 
     def test_at_once(self, run_python):
         out = run_python(
@@ -591,3 +795,63 @@ def test_a_wait_lets_other_threads_run(umem):
         stop.set()
         other.join()
     assert len(ticks) > 10
+
+
+@pytest.mark.backends("fake")
+def test_turns_without_concurrent_access(run_python):
+    """Rule 6: on such a device the fake driver makes every touch by the host a segmentation fault while a kernel runs.
+    Some threads launch kernels, others read and write elements: they get on or get the documented error.
+    """
+    out = run_python(
+        """
+import sys, threading; sys.setswitchinterval(1e-5)
+import numpy as np, umem
+arrays = [umem.zeros(5000, "f4") for _ in range(8)]
+errors = []
+def compute(a, b, n):
+    umem.add(a, 1, out=a)
+    b.copy(), umem.zeros(3000), umem.full(100, 3.0), umem.from_dlpack(b, copy=True)
+def touch(a, b, n):
+    text = umem.zeros(10, "S3")
+    text[3] = b"abc"
+    text[...] = b"xyz"
+    text.fill(b"q")
+    assert b"q" in text
+    a[[1, 2, 3]] = n
+    assert a[[1, 2]][1] == n
+    a[5:9] = [1, 2, 3, 4]
+    assert a[7] == 3
+    assert umem.array(np.arange(300.0))[299] == 299
+def work(i):
+    for n in range(200):
+        try: (touch, compute)[i % 2](arrays[i], arrays[(i + 1) % 8], n)
+        except RuntimeError as error:
+            if "umem.synchronize()" not in str(error): errors.append(error)
+        except BaseException as error: errors.append(error)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(errors, umem.devices()[0]["concurrent_managed_access"], max(float(a[0]) for a in arrays) > 100)
+""",
+        FAKECU_CONCURRENT="0",
+    )
+    assert out.split() == ["[]", "False", "True"]
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this interpreter has a GIL"
+)
+def test_the_gil_stays_off(run_python):
+    out = run_python(
+        """
+import sys, warnings
+warnings.simplefilter("error")
+import numpy
+without = not sys._is_gil_enabled()
+import umem
+assert umem.info() and (umem.ones(3) + 1)[0] == 2
+print(without, not sys._is_gil_enabled())
+""",
+        PYTHON_GIL="",
+    )
+    assert out.split() == ["True", "True"]

@@ -1,7 +1,6 @@
 /* Sizes as people write them ("4GiB", "80%"), and the environment variable UMEM_ALLOC_CONF, which is made of them. */
 #include "py/um_alloc_conf.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/um_pool.h"
@@ -272,15 +271,19 @@ static int apply_entry(um_state *state, um_context *ctx, span entry, bool *seen)
 }
 
 int um_apply_alloc_conf(um_state *state, um_context *ctx) {
-    const char *text = getenv(VARIABLE);
+    char *copy = NULL; /* os.environ may be changed while an error is made */
+    if (um_copy_setting(VARIABLE, &copy) < 0) {
+        return -1;
+    }
     bool seen[SETTING_COUNT] = {false};
-    while (text != NULL && *text != '\0') {
+    const char *text = copy;
+    int result = 0;
+    while (result == 0 && text != NULL && *text != '\0') {
         size_t length = strcspn(text, ",");
         span entry = trim((span){.text = text, .length = length});
-        if (entry.length > 0 && apply_entry(state, ctx, entry, seen) < 0) {
-            return -1;
-        }
+        result = entry.length > 0 ? apply_entry(state, ctx, entry, seen) : 0;
         text += length + (text[length] == ',');
     }
-    return 0;
+    PyMem_Free(copy);
+    return result;
 }

@@ -16,17 +16,17 @@ static void free_struct(PyObject *capsule) {
     }
 }
 
-static int interface_flags(const um_ndarray *array) {
+static int interface_flags(const um_ndarray *array, bool writeable) {
     return NPY_ARR_HAS_DESCR | (um_ndarray_is_c_contiguous(array) ? NPY_ARRAY_C_CONTIGUOUS : 0) |
            (um_ndarray_is_f_contiguous(array) ? NPY_ARRAY_F_CONTIGUOUS : 0) |
            (um_ndarray_is_aligned(array) ? NPY_ARRAY_ALIGNED : 0) |
-           (PyArray_ISNBO(array->descr->byteorder) ? NPY_ARRAY_NOTSWAPPED : 0) |
-           (array->writeable ? NPY_ARRAY_WRITEABLE : 0);
+           (PyArray_ISNBO(array->descr->byteorder) ? NPY_ARRAY_NOTSWAPPED : 0) | (writeable ? NPY_ARRAY_WRITEABLE : 0);
 }
 
 PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure) {
     (void)closure;
     um_ndarray *array = (um_ndarray *)self;
+    bool writeable = um_ndarray_is_writeable(array);
     exported_struct *exported = PyMem_Malloc(sizeof(exported_struct) + 2 * (size_t)array->ndim * sizeof(npy_intp));
     if (exported == NULL) {
         return PyErr_NoMemory();
@@ -38,7 +38,7 @@ PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure) {
         .nd = array->ndim,
         .typekind = array->descr->kind,
         .itemsize = (int)PyDataType_ELSIZE(array->descr),
-        .flags = interface_flags(array),
+        .flags = interface_flags(array, writeable),
         .shape = exported->dims,
         .strides = exported->dims + array->ndim,
         .data = array->data,
@@ -51,7 +51,7 @@ PyObject *um_ndarray_get_array_struct(PyObject *self, void *closure) {
         return NULL;
     }
     /* Nobody says when the address is no longer used. */
-    um_host_view_forever(array->block, array->writeable);
+    um_host_view_forever(array->block, writeable);
     if (um_ndarray_host_access(um_state_of(self), array) < 0) {
         Py_DECREF(capsule);
         return NULL;

@@ -4,7 +4,7 @@
 #include "py/um_run.h"
 
 int um_ndarray_check_writeable(const um_ndarray *array) {
-    if (!array->writeable) {
+    if (!um_ndarray_is_writeable(array)) {
         PyErr_SetString(PyExc_ValueError, "assignment destination is read-only");
         return -1;
     }
@@ -53,22 +53,26 @@ static int fill_by_kernel(um_state *state, um_ndarray *array, const void *item) 
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status;
-    PyThreadState *thread = um_unlock_for_device(site.ctx);
+    um_launch_begin(state, &site);
     status = um_kernel_fill(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr),
                             item, &out.operand, site.deferred, &wait, &err);
-    um_lock_after_device(thread);
     return um_launch_finish(state, &site, status, &wait, &err);
 }
 
 /* --- one value ------------------------------------------------------------------------------------------------------------ */
 
 static int assign_element_on_host(um_state *state, um_ndarray *array, PyObject *value) {
+    um_turn turn;
+    um_turn_host(state, um_block_context(array->block), &turn);
+    int result;
     if (array->ndim == 0) {
-        return um_ndarray_host_access(state, array) < 0 ? -1 : PyArray_Pack(array->descr, array->data, value);
+        result = um_ndarray_host_access(state, array) < 0 ? -1 : PyArray_Pack(array->descr, array->data, value);
+    } else {
+        PyArrayObject *host = um_ndarray_use_numpy(state, array);
+        result = host != NULL ? PyArray_FillWithScalar(host, value) : -1;
+        Py_XDECREF(host);
     }
-    PyArrayObject *host = um_ndarray_use_numpy(state, array);
-    int result = host != NULL ? PyArray_FillWithScalar(host, value) : -1;
-    Py_XDECREF(host);
+    um_turn_end(&turn);
     return result;
 }
 
@@ -109,6 +113,8 @@ PyObject *um_ndarray_fill(PyObject *self, PyObject *value) {
 /* --- arrays of values -------------------------------------------------------------------------------------------------------- */
 
 static int assign_on_host(um_state *state, um_ndarray *array, PyObject *value) {
+    um_turn turn;
+    um_turn_host(state, um_block_context(array->block), &turn);
     PyArrayObject *host = um_ndarray_use_numpy(state, array);
     PyObject *given = NULL;
     if (host != NULL) {
@@ -118,6 +124,7 @@ static int assign_on_host(um_state *state, um_ndarray *array, PyObject *value) {
     int result = given != NULL ? PyArray_CopyObject(host, given) : -1;
     Py_XDECREF(given);
     Py_XDECREF(host);
+    um_turn_end(&turn);
     return result;
 }
 
@@ -163,7 +170,7 @@ static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status;
-    PyThreadState *thread = um_unlock_for_device(site.ctx);
+    um_launch_begin(state, &site);
     if (same_type) {
         status = um_kernel_copy(site.ctx, site.stream, array->ndim, out.shape, (size_t)PyDataType_ELSIZE(array->descr),
                                 &in, &out.operand, site.deferred, &wait, &err);
@@ -171,7 +178,6 @@ static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source
         status = um_kernel_cast(site.ctx, site.stream, array->ndim, out.shape, &in, &out.operand, site.deferred, &wait,
                                 &err);
     }
-    um_lock_after_device(thread);
     return um_launch_finish(state, &site, status, &wait, &err) < 0 ? -1 : 1;
 }
 

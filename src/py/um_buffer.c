@@ -35,7 +35,7 @@ static void free_export(buffer_export *export) {
 static bool asks(int flags, int wanted) { return (flags & wanted) == wanted; }
 
 /* Whether the array is what the request needs: 0, or -1 with BufferError set. */
-static int check_request(const um_ndarray *array, int flags) {
+static int check_request(const um_ndarray *array, int flags, bool writable) {
     bool c = um_ndarray_is_c_contiguous(array);
     const char *problem = NULL;
     if (asks(flags, PyBUF_C_CONTIGUOUS) && !c) {
@@ -46,7 +46,7 @@ static int check_request(const um_ndarray *array, int flags) {
         problem = "the array is not contiguous";
     } else if (!asks(flags, PyBUF_STRIDES) && !c) {
         problem = "the array is not C-contiguous, and the consumer takes no strides: copy it first";
-    } else if (asks(flags, PyBUF_WRITABLE) && !array->writeable) {
+    } else if (asks(flags, PyBUF_WRITABLE) && !writable) {
         problem = "the array is read-only";
     }
     if (problem != NULL) {
@@ -79,7 +79,8 @@ static bool needs_packed_strides(const um_ndarray *array, int flags, npy_intp *p
 }
 
 /* The export for a request, with *format and *strides for the view; NULL with an exception set. */
-static buffer_export *make_export(um_ndarray *array, int flags, const char **format, npy_intp **strides) {
+static buffer_export *make_export(um_ndarray *array, int flags, bool writable, const char **format,
+                                  npy_intp **strides) {
     bool counted = asks(flags, PyBUF_ND);
     npy_intp packed[UM_MAX_NDIM];
     bool own_strides = asks(flags, PyBUF_STRIDES) && needs_packed_strides(array, flags, packed);
@@ -91,7 +92,7 @@ static buffer_export *make_export(um_ndarray *array, int flags, const char **for
     }
     *strides = array->strides;
     if (!own_strides && !own_format) {
-        return &plain_exports[counted][array->writeable];
+        return &plain_exports[counted][writable];
     }
     size_t count = own_strides ? (size_t)array->ndim : 0;
     buffer_export *export = PyMem_Malloc(sizeof(buffer_export) + count * sizeof(npy_intp));
@@ -99,7 +100,7 @@ static buffer_export *make_export(um_ndarray *array, int flags, const char **for
         PyErr_NoMemory();
         return NULL;
     }
-    *export = (buffer_export){.counted = counted, .writable = array->writeable};
+    *export = (buffer_export){.counted = counted, .writable = writable};
     if (own_format) {
         export->format = um_ndarray_format(array);
         if (export->format == NULL) {
@@ -138,10 +139,11 @@ int um_ndarray_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     view->obj = NULL;
     const char *format;
     npy_intp *strides;
-    if (check_request(array, flags) < 0) {
+    bool writable = um_ndarray_is_writeable(array);
+    if (check_request(array, flags, writable) < 0) {
         return -1;
     }
-    buffer_export *export = make_export(array, flags, &format, &strides);
+    buffer_export *export = make_export(array, flags, writable, &format, &strides);
     if (export == NULL) {
         return -1;
     }
@@ -154,7 +156,7 @@ int um_ndarray_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     view->obj = Py_NewRef(self);
     view->len = um_ndarray_nbytes(array);
     view->itemsize = PyDataType_ELSIZE(array->descr);
-    view->readonly = !array->writeable;
+    view->readonly = !writable;
     view->ndim = shaped ? array->ndim : 1;
     view->format = (char *)(uintptr_t)format;
     view->shape = shaped && array->ndim > 0 ? array->shape : NULL;

@@ -144,14 +144,16 @@ static PyObject *core_zeros(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (array == NULL || um_ndarray_nbytes(array) == 0) {
         return (PyObject *)array;
     }
+    um_state *state = um_state_of_module(module);
     um_error err;
     um_status status;
-    Py_BEGIN_ALLOW_THREADS
+    um_turn turn;
+    um_turn_device(state, um_block_context(array->block), &turn);
     status = um_zero_new(array->block, &err);
-    Py_END_ALLOW_THREADS
+    um_turn_end(&turn);
     if (status != UM_OK) {
         Py_DECREF(array);
-        return um_raise(um_state_of_module(module), &err);
+        return um_raise(state, &err);
     }
     return (PyObject *)array;
 }
@@ -170,7 +172,7 @@ static PyObject *core_as_owner(PyObject *module, PyObject *object) {
     um_ndarray *view = (um_ndarray *)object;
     Py_INCREF(view->descr);
     um_ndarray *owner = um_ndarray_new(state, um_block_ref(view->block), view->data, view->descr, view->ndim,
-                                       view->shape, view->strides, view->writeable, NULL);
+                                       view->shape, view->strides, um_ndarray_is_writeable(view), NULL);
     if (owner != NULL) {
         owner->owns_data = true;
     }

@@ -315,8 +315,9 @@ static void capsule_destroy(PyObject *capsule) {
     }
 }
 
-static PyObject *make_capsule(um_ndarray *array, const dl_request *request, um_dl_device target, bool copied) {
-    if (!array->writeable && !request->versioned) {
+static PyObject *make_capsule(um_ndarray *array, bool writeable, const dl_request *request, um_dl_device target,
+                              bool copied) {
+    if (!writeable && !request->versioned) {
         PyErr_SetString(PyExc_BufferError, "the array is read-only, which only DLPack 1.0 and later can say: ask with "
                                            "max_version=(1, 0), or copy() the array first");
         return NULL;
@@ -337,7 +338,7 @@ static PyObject *make_capsule(um_ndarray *array, const dl_request *request, um_d
 
     const char *name;
     if (request->versioned) {
-        uint64_t flags = (array->writeable ? 0 : UM_DL_FLAG_READ_ONLY) | (copied ? UM_DL_FLAG_IS_COPIED : 0);
+        uint64_t flags = (writeable ? 0 : UM_DL_FLAG_READ_ONLY) | (copied ? UM_DL_FLAG_IS_COPIED : 0);
         record->managed.versioned = (um_dl_managed_versioned){
             .version = {.major = UM_DL_MAJOR, .minor = request->minor},
             .context = record,
@@ -386,13 +387,13 @@ static int hand_to_gpu(um_state *state, um_block *block, const dl_request *reque
     return um_finish_wait(state, &wait);
 }
 
-static int prepare(um_state *state, um_ndarray *array, const dl_request *request, um_dl_device target) {
+static int prepare(um_state *state, um_ndarray *array, bool writeable, const dl_request *request, um_dl_device target) {
     um_error err;
     if (target.type == UM_DL_CUDA) {
         return hand_to_gpu(state, array->block, request, target.id);
     }
     /* Marked before the wait: work that another thread launches meanwhile is complete when its launch returns. */
-    um_host_view_forever(array->block, array->writeable);
+    um_host_view_forever(array->block, writeable);
     if (target.type == UM_DL_CUDA_MANAGED && um_device_mark(array->block, &err) != UM_OK) {
         um_raise(state, &err);
         return -1;
@@ -422,8 +423,9 @@ PyObject *um_dlpack_export(um_state *state, um_ndarray *array, um_location fixed
     } else {
         Py_INCREF(array);
     }
-    PyObject *capsule = make_capsule(array, &request, target, copied);
-    if (capsule != NULL && prepare(state, array, &request, target) < 0) {
+    bool writeable = um_ndarray_is_writeable(array);
+    PyObject *capsule = make_capsule(array, writeable, &request, target, copied);
+    if (capsule != NULL && prepare(state, array, writeable, &request, target) < 0) {
         Py_CLEAR(capsule);
     }
     Py_DECREF(array);

@@ -63,12 +63,9 @@ static void release_import(void *object) {
     free(import);
 }
 
-/* Takes the tensor out of the capsule. -1 with an exception set, and the capsule as it was. */
-static int open_capsule(PyObject *capsule, dl_import *out) {
-    if (!PyCapsule_CheckExact(capsule)) {
-        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.200s, not a capsule", Py_TYPE(capsule)->tp_name);
-        return -1;
-    }
+/* Takes the tensor out of the capsule. -1 with an exception set, and the capsule as it was. In a critical section on the capsule: an exporter
+ * may give one to two threads. */
+static int take_tensor(PyObject *capsule, dl_import *out) {
     dl_import import = {0};
     const char *used;
     if (PyCapsule_IsValid(capsule, UM_DL_NAME_VERSIONED)) {
@@ -92,6 +89,18 @@ static int open_capsule(PyObject *capsule, dl_import *out) {
     }
     *out = import;
     return 0;
+}
+
+static int open_capsule(PyObject *capsule, dl_import *out) {
+    if (!PyCapsule_CheckExact(capsule)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.200s, not a capsule", Py_TYPE(capsule)->tp_name);
+        return -1;
+    }
+    int result;
+    Py_BEGIN_CRITICAL_SECTION(capsule);
+    result = take_tensor(capsule, out);
+    Py_END_CRITICAL_SECTION();
+    return result;
 }
 
 /* --- asking the exporter ---------------------------------------------------------------------------------------- */
@@ -391,7 +400,7 @@ static PyObject *make_empty(um_state *state, const um_foreign *foreign, const dl
     um_ndarray *array = um_ndarray_empty(state, foreign->descr, foreign->ndim, foreign->shape, 'C',
                                          wish->device >= 0 ? wish->device : 0, anywhere);
     if (array != NULL) {
-        array->writeable = foreign->writeable || wish->copy == 1;
+        um_ndarray_set_writeable(array, foreign->writeable || wish->copy == 1);
     }
     return (PyObject *)array;
 }
@@ -480,7 +489,7 @@ static PyObject *import_own(um_state *state, um_ndarray *array, const dl_wish *w
     }
     Py_INCREF(array->descr);
     return (PyObject *)um_ndarray_new(state, um_block_ref(array->block), array->data, array->descr, array->ndim,
-                                      array->shape, array->strides, array->writeable, (PyObject *)array);
+                                      array->shape, array->strides, um_ndarray_is_writeable(array), (PyObject *)array);
 }
 
 /* `device=` names who must be able to use the array. Managed memory serves the CPU and any GPU, so that only one GPU

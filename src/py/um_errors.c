@@ -115,8 +115,9 @@ PyObject *um_raise(um_state *state, const um_error *err) {
     if (err->status == UM_ERR_CUDA) {
         raise_with_attributes(state->cuda_error, message, cuda_error_attributes(err));
     } else if (err->status == UM_ERR_OUT_OF_MEMORY) {
-        if (state->context != NULL) {
-            um_pool_note_out_of_memory(state->context);
+        um_context *context = atomic_load(&state->context);
+        if (context != NULL) {
+            um_pool_note_out_of_memory(context);
         }
         raise_with_attributes(state->out_of_memory_error, message, out_of_memory_attributes(err));
     } else {

@@ -48,11 +48,11 @@ static bool is_fnc(const um_ndarray *array) { return is_f(array) && !is_c(array)
 
 static bool owns_data(const um_ndarray *array) { return array->owns_data; }
 
-static bool is_writeable(const um_ndarray *array) { return array->writeable; }
+static bool is_writeable(const um_ndarray *array) { return um_ndarray_is_writeable(array); }
 
 static bool is_aligned(const um_ndarray *array) { return um_ndarray_is_aligned(array); }
 
-static bool is_behaved(const um_ndarray *array) { return array->writeable && is_aligned(array); }
+static bool is_behaved(const um_ndarray *array) { return is_writeable(array) && is_aligned(array); }
 
 static bool is_carray(const um_ndarray *array) { return is_c(array) && is_behaved(array); }
 
@@ -126,7 +126,7 @@ static PyObject *get_num(PyObject *self, void *closure) {
 /* Whether an array that was made read-only may be written again: it came writeable, or the array it is a view of is. */
 static bool may_be_writeable(const um_ndarray *array) {
     if (array->base != NULL && Py_IS_TYPE(array->base, Py_TYPE((PyObject *)array))) {
-        return array->writeable || ((um_ndarray *)array->base)->writeable;
+        return is_writeable(array) || is_writeable((um_ndarray *)array->base);
     }
     return array->may_write;
 }
@@ -142,12 +142,21 @@ static int set_writeable(PyObject *self, PyObject *value, void *closure) {
     if (writeable < 0) {
         return -1;
     }
-    if (writeable && !may_be_writeable(array)) {
+    bool allowed;
+    PyObject *stale = NULL;
+    Py_BEGIN_CRITICAL_SECTION(array);
+    allowed = !writeable || may_be_writeable(array);
+    if (allowed) {
+        um_ndarray_set_writeable(array, writeable != 0);
+        stale = array->cuda_interface; /* it says so too */
+        array->cuda_interface = NULL;
+    }
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(stale);
+    if (!allowed) {
         PyErr_SetString(PyExc_ValueError, "cannot set WRITEABLE flag to True of this array");
         return -1;
     }
-    array->writeable = writeable != 0;
-    Py_CLEAR(array->cuda_interface); /* it says so too */
     return 0;
 }
 

@@ -6,7 +6,7 @@
 #include "py/um_exchange.h"
 
 #include "core/um_residency.h" /* um_page_size */
-#include "kernels/um_kernel.h"
+#include "py/um_run.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -294,9 +294,8 @@ static void to_int64(int ndim, const npy_intp *from, int64_t *to) {
 }
 
 static int copy_by_kernel(um_state *state, um_ndarray *source, um_ndarray *copy) {
-    int deferred = um_is_deferred(state);
-    um_stream *stream = deferred < 0 ? NULL : um_current_stream(state, um_block_device(copy->block));
-    if (stream == NULL) {
+    um_launch_site site;
+    if (um_launch_prepare(state, um_block_device(copy->block), &site) < 0) {
         return -1;
     }
     int64_t shape[UM_MAX_NDIM], source_strides[UM_MAX_NDIM], copy_strides[UM_MAX_NDIM];
@@ -309,16 +308,10 @@ static int copy_by_kernel(um_state *state, um_ndarray *source, um_ndarray *copy)
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = um_kernel_copy(um_block_context(copy->block), stream, source->ndim, shape, itemsize, &in, &out,
-                            deferred != 0, &wait, &err);
-    Py_END_ALLOW_THREADS
-    um_stream_unref(stream);
-    if (status != UM_OK) {
-        um_raise(state, &err);
-        return -1;
-    }
-    return um_finish_wait(state, &wait);
+    um_launch_begin(state, &site);
+    status =
+        um_kernel_copy(site.ctx, site.stream, source->ndim, shape, itemsize, &in, &out, site.deferred, &wait, &err);
+    return um_launch_finish(state, &site, status, &wait, &err);
 }
 
 static int copy_by_host(um_state *state, um_ndarray *source, um_ndarray *copy) {
@@ -330,9 +323,10 @@ static int copy_by_host(um_state *state, um_ndarray *source, um_ndarray *copy) {
     if (result == 0) {
         const void *bytes = PyArray_DATA((PyArrayObject *)elements);
         size_t nbytes = (size_t)um_ndarray_nbytes(copy);
-        Py_BEGIN_ALLOW_THREADS
+        um_turn turn;
+        um_turn_device(state, um_block_context(copy->block), &turn);
         memcpy(copy->data, bytes, nbytes);
-        Py_END_ALLOW_THREADS
+        um_turn_end(&turn);
     }
     Py_DECREF(elements);
     return result;
@@ -456,6 +450,8 @@ static um_ndarray *copy_host_memory(um_state *state, const um_foreign *foreign, 
     PyArrayObject *target = NULL;
     PyObject *source = NULL;
     int result = -1;
+    um_turn turn;
+    um_turn_host(state, um_block_context(copy->block), &turn);
     if (um_ndarray_host_access(state, copy) < 0) {
         goto done;
     }
@@ -470,6 +466,7 @@ static um_ndarray *copy_host_memory(um_state *state, const um_foreign *foreign, 
         result = PyArray_CopyInto(target, (PyArrayObject *)source);
     }
 done:
+    um_turn_end(&turn);
     Py_XDECREF(source);
     Py_XDECREF(target);
     if (result < 0) {
@@ -536,9 +533,10 @@ static um_ndarray *fetch_extent(um_state *state, const um_foreign *foreign, int 
     if (bytes != NULL) {
         um_error err;
         um_status status;
-        Py_BEGIN_ALLOW_THREADS
+        um_turn turn;
+        um_turn_device(state, um_block_context(bytes->block), &turn);
         status = copy_extent(foreign, stream, bytes, &err);
-        Py_END_ALLOW_THREADS
+        um_turn_end(&turn);
         if (status != UM_OK) {
             um_raise(state, &err);
             Py_CLEAR(bytes);

@@ -197,7 +197,8 @@ static bool take_out(const function_object *self, PyObject *given, call_plan *pl
     }
     um_ndarray *out = (um_ndarray *)given;
     um_dtype dtype;
-    if (!out->writeable || !is_kernel_array(out, &dtype) || dtype != plan->result || um_ndarray_repeats(out)) {
+    if (!um_ndarray_is_writeable(out) || !is_kernel_array(out, &dtype) || dtype != plan->result ||
+        um_ndarray_repeats(out)) {
         return false;
     }
     plan->ndim = out->ndim;
@@ -292,7 +293,10 @@ static verdict plan_call(const function_object *self, PyObject *const *args, Py_
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *call_general(const function_object *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-    PyObject *hook = self->state->hook_ufunc;
+    PyObject *hook;
+    Py_BEGIN_CRITICAL_SECTION(self->module);
+    hook = Py_XNewRef(self->state->hook_ufunc);
+    Py_END_CRITICAL_SECTION();
     if (hook == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "umem._core is not set up: import umem first");
         return NULL;
@@ -316,6 +320,7 @@ static PyObject *call_general(const function_object *self, PyObject *const *args
 done:
     Py_XDECREF(keywords);
     Py_XDECREF(positional);
+    Py_DECREF(hook);
     return result;
 }
 

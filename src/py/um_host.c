@@ -35,7 +35,7 @@ int um_ndarray_host_access(um_state *state, um_ndarray *array) {
 
 /* --- NumPy arrays over the memory ------------------------------------------------------------------------------------------ */
 
-PyArrayObject *um_ndarray_borrow_numpy(um_ndarray *array) {
+static PyArrayObject *borrow_numpy(um_ndarray *array, bool writeable) {
     PyArray_Descr *descr = array->descr;
     /* NumPy gives strings of no width one character, which would reach past the element. Such an array is made of raw bytes first. */
     bool no_width = PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num);
@@ -47,12 +47,16 @@ PyArrayObject *um_ndarray_borrow_numpy(um_ndarray *array) {
         Py_INCREF(used);
     }
     PyObject *made = PyArray_NewFromDescr(&PyArray_Type, used, array->ndim, array->shape, array->strides, array->data,
-                                          array->writeable ? NPY_ARRAY_WRITEABLE : 0, NULL);
+                                          writeable ? NPY_ARRAY_WRITEABLE : 0, NULL);
     if (made != NULL && no_width) {
         Py_INCREF(descr);
         Py_SETREF(((PyArrayObject_fields *)made)->descr, descr);
     }
     return (PyArrayObject *)made;
+}
+
+PyArrayObject *um_ndarray_borrow_numpy(um_ndarray *array) {
+    return borrow_numpy(array, um_ndarray_is_writeable(array));
 }
 
 #define WRITABLE_VIEW ((void *)1)
@@ -65,27 +69,28 @@ static void end_host_view(PyObject *capsule) {
     }
 }
 
-static PyObject *begin_host_view(um_ndarray *array) {
+static PyObject *begin_host_view(um_ndarray *array, bool writeable) {
     PyObject *capsule = PyCapsule_New(array, UM_HOST_VIEW, NULL);
-    if (capsule == NULL || PyCapsule_SetContext(capsule, array->writeable ? WRITABLE_VIEW : NULL) < 0 ||
+    if (capsule == NULL || PyCapsule_SetContext(capsule, writeable ? WRITABLE_VIEW : NULL) < 0 ||
         PyCapsule_SetDestructor(capsule, end_host_view) < 0) {
         Py_XDECREF(capsule);
         return NULL;
     }
     Py_INCREF(array);
-    um_host_view_add(array->block, array->writeable);
+    um_host_view_add(array->block, writeable);
     return capsule;
 }
 
 PyObject *um_ndarray_to_numpy(um_state *state, um_ndarray *array) {
     /* Counted before the wait: work that another thread launches meanwhile is complete when its launch returns. */
-    PyObject *view = begin_host_view(array);
+    bool writeable = um_ndarray_is_writeable(array);
+    PyObject *view = begin_host_view(array, writeable);
     if (view == NULL) {
         return NULL;
     }
     PyArrayObject *numpy = NULL;
     if (um_ndarray_host_access(state, array) == 0) {
-        numpy = um_ndarray_borrow_numpy(array);
+        numpy = borrow_numpy(array, writeable);
     }
     if (numpy == NULL) {
         Py_DECREF(view);
@@ -172,6 +177,6 @@ um_ndarray *um_ndarray_from_view(um_state *state, um_ndarray *parent, PyArrayObj
     }
     Py_INCREF(descr);
     return um_ndarray_new(state, um_block_ref(parent->block), PyArray_BYTES(view), descr, PyArray_NDIM(view),
-                          PyArray_DIMS(view), PyArray_STRIDES(view), parent->writeable && PyArray_ISWRITEABLE(view),
-                          um_ndarray_root(state, parent));
+                          PyArray_DIMS(view), PyArray_STRIDES(view),
+                          um_ndarray_is_writeable(parent) && PyArray_ISWRITEABLE(view), um_ndarray_root(state, parent));
 }

@@ -224,12 +224,7 @@ static int check_version_and_mask(PyObject *dict) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Fills *array, with a new reference in its descr. */
-static int read_interface(PyObject *interface, cai_array *array) {
-    if (!PyDict_Check(interface)) {
-        PyErr_Format(PyExc_TypeError, CAI " must be a dict, not %.200s", Py_TYPE(interface)->tp_name);
-        return -1;
-    }
+static int read_fields(PyObject *interface, cai_array *array) {
     um_foreign *foreign = &array->foreign;
     *array = (cai_array){.foreign = {.from_gpu = true}};
     if (check_version_and_mask(interface) < 0 || read_shape(interface, foreign) < 0 ||
@@ -245,6 +240,19 @@ static int read_interface(PyObject *interface, cai_array *array) {
         return -1;
     }
     return 0;
+}
+
+/* Fills *array, with a new reference in its descr. */
+static int read_interface(PyObject *interface, cai_array *array) {
+    if (!PyDict_Check(interface)) {
+        PyErr_Format(PyExc_TypeError, CAI " must be a dict, not %.200s", Py_TYPE(interface)->tp_name);
+        return -1;
+    }
+    /* Read from a copy, which keeps the entries alive: code of theirs, or another thread, may change the dict meanwhile. */
+    PyObject *copy = PyDict_Copy(interface);
+    int result = copy != NULL ? read_fields(copy, array) : -1;
+    Py_XDECREF(copy);
+    return result;
 }
 
 /* --- arrays with __cuda_array_interface__ ----------------------------------------------------------------------- */

@@ -123,15 +123,17 @@ typedef struct numpy_key {
 
 /* Whether a list names fields of a record. */
 static bool is_list_of_names(PyObject *object) {
-    if (!PyList_Check(object) || PyList_GET_SIZE(object) == 0) {
+    if (!PyList_Check(object)) {
         return false;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); i++) {
-        if (!PyUnicode_Check(PyList_GET_ITEM(object, i))) {
-            return false;
-        }
+    bool names;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    names = PyList_GET_SIZE(object) > 0;
+    for (Py_ssize_t i = 0; names && i < PyList_GET_SIZE(object); i++) {
+        names = PyUnicode_Check(PyList_GET_ITEM(object, i));
     }
-    return true;
+    Py_END_CRITICAL_SECTION();
+    return names;
 }
 
 /* Whether NumPy may take the object for one integer. */
@@ -228,17 +230,23 @@ static PyObject *adopt_copy(um_state *state, um_ndarray *like, PyArrayObject *va
     um_ndarray *copy = um_ndarray_empty(state, descr, PyArray_NDIM(values), PyArray_DIMS(values), order,
                                         um_block_device(like->block), (um_location){UM_LOCATION_NONE, 0});
     PyArrayObject *into = copy != NULL ? um_ndarray_borrow_numpy(copy) : NULL;
+    um_turn turn;
+    um_turn_host(state, um_block_context(like->block), &turn);
     if (into == NULL || um_ndarray_host_access(state, copy) < 0 || PyArray_CopyInto(into, values) < 0) {
         Py_CLEAR(copy);
     }
+    um_turn_end(&turn);
     Py_XDECREF(into);
     return (PyObject *)copy;
 }
 
 /* What a key with arrays in it selects: a copy. */
 static PyObject *select_advanced(um_state *state, um_ndarray *array, const numpy_key *key) {
+    um_turn turn;
+    um_turn_host(state, um_block_context(array->block), &turn);
     PyObject *host = (PyObject *)um_ndarray_use_numpy(state, array);
     PyObject *picked = host != NULL ? PyObject_GetItem(host, key->object) : NULL;
+    um_turn_end(&turn);
     Py_XDECREF(host);
     if (picked != NULL && PyArray_Check(picked)) {
         PyObject *copy = adopt_copy(state, array, (PyArrayObject *)picked);
@@ -305,9 +313,12 @@ static PyObject *numpy_operand(um_state *state, PyObject *value) {
 
 int um_ndarray_sq_contains(PyObject *self, PyObject *value) {
     um_state *state = um_state_of(self);
+    um_turn turn;
+    um_turn_host(state, um_block_context(((um_ndarray *)self)->block), &turn);
     PyObject *host = numpy_operand(state, self);
     PyObject *wanted = host != NULL ? numpy_operand(state, value) : NULL;
     int found = wanted != NULL ? PySequence_Contains(host, wanted) : -1;
+    um_turn_end(&turn);
     Py_XDECREF(wanted);
     Py_XDECREF(host);
     return found;
@@ -317,9 +328,12 @@ int um_ndarray_sq_contains(PyObject *self, PyObject *value) {
 
 /* array[key] = value through NumPy. */
 static int set_on_host(um_state *state, um_ndarray *array, PyObject *key, PyObject *value) {
+    um_turn turn;
+    um_turn_host(state, um_block_context(array->block), &turn);
     PyObject *host = (PyObject *)um_ndarray_use_numpy(state, array);
     PyObject *given = host != NULL ? numpy_operand(state, value) : NULL;
     int result = given != NULL ? PyObject_SetItem(host, key, given) : -1;
+    um_turn_end(&turn);
     Py_XDECREF(given);
     Py_XDECREF(host);
     return result;

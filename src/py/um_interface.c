@@ -20,7 +20,7 @@ static PyObject *strides_or_none(const um_ndarray *array) {
 }
 
 /* (address, read-only) */
-static PyObject *data_pair(const um_ndarray *array, const void *address) {
+static PyObject *data_pair(const void *address, bool writeable) {
     PyObject *number = PyLong_FromVoidPtr((void *)(uintptr_t)address);
     PyObject *pair = number != NULL ? PyTuple_New(2) : NULL;
     if (pair == NULL) {
@@ -28,26 +28,33 @@ static PyObject *data_pair(const um_ndarray *array, const void *address) {
         return NULL;
     }
     PyTuple_SET_ITEM(pair, 0, number);
-    PyTuple_SET_ITEM(pair, 1, Py_NewRef(array->writeable ? Py_False : Py_True));
+    PyTuple_SET_ITEM(pair, 1, Py_NewRef(writeable ? Py_False : Py_True));
     return pair;
 }
 
-static bool has_simple_dtype(const um_ndarray *array) {
+static bool is_simple_type(int number) { return PyTypeNum_ISNUMBER(number) || PyTypeNum_ISBOOL(number); }
+
+/* dtype.str, known in advance for native simple dtypes. */
+static PyObject *typestr_of(um_state *state, const um_ndarray *array) {
     int number = array->descr->type_num;
-    return PyArray_ISNBO(array->descr->byteorder) && (PyTypeNum_ISNUMBER(number) || PyTypeNum_ISBOOL(number));
+    bool simple = PyArray_ISNBO(array->descr->byteorder) && is_simple_type(number);
+    PyObject *known = simple ? state->typestrs[number] : NULL;
+    return known != NULL ? Py_NewRef(known) : PyObject_GetAttrString((PyObject *)array->descr, "str");
 }
 
-/* dtype.str, remembered for native simple dtypes. */
-static PyObject *typestr_of(um_state *state, const um_ndarray *array) {
-    if (!has_simple_dtype(array)) {
-        return PyObject_GetAttrString((PyObject *)array->descr, "str");
+int um_interface_add(PyObject *module, um_state *state) {
+    (void)module;
+    for (int number = 0; number < NPY_NTYPES_LEGACY; number++) {
+        PyArray_Descr *descr = is_simple_type(number) ? PyArray_DescrFromType(number) : NULL;
+        if (descr != NULL) {
+            state->typestrs[number] = PyObject_GetAttrString((PyObject *)descr, "str");
+            Py_DECREF(descr);
+        }
+        if (is_simple_type(number) && state->typestrs[number] == NULL) {
+            return -1;
+        }
     }
-    PyObject **known = &state->typestrs[array->descr->type_num];
-    if (*known == NULL) {
-        PyObject *text = PyObject_GetAttrString((PyObject *)array->descr, "str");
-        Py_XSETREF(*known, text);
-    }
-    return Py_XNewRef(*known);
+    return 0;
 }
 
 /* dtype.descr, which says more than typestr for records only. Where NumPy has none (fields that overlap) it gives the bytes, as here. */
@@ -68,11 +75,12 @@ PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure) {
     um_ndarray *array = (um_ndarray *)self;
     um_state *state = um_state_of(self);
     const um_names *names = &state->names;
+    bool writeable = um_ndarray_is_writeable(array);
     PyObject *dict = PyDict_New();
     if (dict == NULL) {
         return NULL;
     }
-    if (put(dict, names->data, data_pair(array, array->data)) < 0 ||
+    if (put(dict, names->data, data_pair(array->data, writeable)) < 0 ||
         put(dict, names->strides, strides_or_none(array)) < 0 || put(dict, names->descr, descr_of(state, array)) < 0 ||
         put(dict, names->typestr, typestr_of(state, array)) < 0 ||
         put(dict, names->shape, um_tuple_of_dims(array->ndim, array->shape)) < 0 ||
@@ -81,7 +89,7 @@ PyObject *um_ndarray_get_array_interface(PyObject *self, void *closure) {
         return NULL;
     }
     /* Nobody says when the address is no longer used. */
-    um_host_view_forever(array->block, array->writeable);
+    um_host_view_forever(array->block, writeable);
     if (um_ndarray_host_access(state, array) < 0) {
         Py_DECREF(dict);
         return NULL;
@@ -129,11 +137,11 @@ static int refuse_negative_strides(const um_ndarray *array, bool empty) {
     return 0;
 }
 
-static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, PyObject *dict) {
+static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, bool writeable, PyObject *dict) {
     const um_names *names = &state->names;
     if (put(dict, names->shape, um_tuple_of_dims(array->ndim, array->shape)) < 0 ||
         put(dict, names->typestr, typestr_of(state, array)) < 0 ||
-        put(dict, names->data, data_pair(array, empty ? NULL : array->data)) < 0 ||
+        put(dict, names->data, data_pair(empty ? NULL : array->data, writeable)) < 0 ||
         put(dict, names->strides, strides_or_none(array)) < 0 || put(dict, names->version, PyLong_FromLong(3)) < 0 ||
         put(dict, names->stream, PyLong_FromLong(STREAM_LEGACY)) < 0) {
         return -1;
@@ -141,19 +149,37 @@ static int fill_cuda_interface(um_state *state, um_ndarray *array, bool empty, P
     return PyDataType_HASFIELDS(array->descr) ? put(dict, names->descr, descr_of(state, array)) : 0;
 }
 
-/* Makes array->cuda_interface, which all later reads copy: nothing in it changes but the stream. -1 with an exception set. */
-static int make_cuda_interface(um_state *state, um_ndarray *array) {
+/* Makes what all later reads copy: nothing in it changes but the stream. A new reference, or NULL with an exception set. */
+static PyObject *make_cuda_interface(um_state *state, um_ndarray *array, bool writeable) {
     bool empty = um_ndarray_nbytes(array) == 0;
     if (refuse_negative_strides(array, empty) < 0) {
-        return -1;
+        return NULL;
     }
     PyObject *dict = PyDict_New();
-    if (dict == NULL || fill_cuda_interface(state, array, empty, dict) < 0) {
+    if (dict == NULL || fill_cuda_interface(state, array, empty, writeable, dict) < 0) {
         Py_XDECREF(dict);
-        return -1;
+        return NULL;
     }
-    Py_XSETREF(array->cuda_interface, dict);
-    return 0;
+    PyObject *before = NULL;
+    Py_BEGIN_CRITICAL_SECTION(array);
+    if (um_ndarray_is_writeable(array) == writeable) { /* else another thread has changed it meanwhile */
+        before = array->cuda_interface;
+        array->cuda_interface = Py_NewRef(dict);
+    }
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(before);
+    return dict;
+}
+
+/* The dict to copy. A new reference, or NULL with an exception set. */
+static PyObject *get_cuda_interface(um_state *state, um_ndarray *array) {
+    PyObject *known;
+    bool writeable;
+    Py_BEGIN_CRITICAL_SECTION(array);
+    known = Py_XNewRef(array->cuda_interface);
+    writeable = um_ndarray_is_writeable(array);
+    Py_END_CRITICAL_SECTION();
+    return known != NULL ? known : make_cuda_interface(state, array, writeable);
 }
 
 PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure) {
@@ -169,14 +195,14 @@ PyObject *um_ndarray_get_cuda_array_interface(PyObject *self, void *closure) {
     if (um_context_check(context, &err) != UM_OK) {
         return um_raise(state, &err);
     }
-    if (array->cuda_interface == NULL && make_cuda_interface(state, array) < 0) {
-        return NULL;
-    }
+    PyObject *known = get_cuda_interface(state, array);
     um_stream *given = NULL;
-    if (um_explicit_stream(state, &given) < 0) {
+    if (known == NULL || um_explicit_stream(state, &given) < 0) {
+        Py_XDECREF(known);
         return NULL;
     }
-    PyObject *dict = export_to_device(state, array->block, given) < 0 ? NULL : PyDict_Copy(array->cuda_interface);
+    PyObject *dict = export_to_device(state, array->block, given) < 0 ? NULL : PyDict_Copy(known);
+    Py_DECREF(known);
     if (dict != NULL && given != NULL && um_stream_get_handle(given) != 0 &&
         put(dict, state->names.stream, PyLong_FromSize_t((size_t)um_stream_get_handle(given))) < 0) {
         Py_CLEAR(dict);

@@ -230,7 +230,7 @@ int um_parse_device(um_state *state, PyObject *object, int *out) {
     if (um_parse_location(state, object, "device", 0, false, &where) < 0) {
         return -1;
     }
-    if (!um_context_is_cuda(state->context)) {
+    if (!um_context_is_cuda(atomic_load(&state->context))) {
         *out = 0;
         return 0;
     }

@@ -11,8 +11,7 @@
 
 /* --- the context ---------------------------------------------------------------------------------------------------- */
 
-/* Copies an environment variable into *out, NULL when it is unset or empty. -1 with MemoryError set. */
-static int copy_setting(const char *name, char **out) {
+int um_copy_setting(const char *name, char **out) {
     *out = NULL;
     const char *value = getenv(name);
     if (value == NULL || value[0] == '\0') {
@@ -40,7 +39,7 @@ static um_context *open_from_environment(um_state *state) {
     um_context *opened = NULL;
     char *backend = NULL;
     char *library = NULL;
-    if (copy_setting("UMEM_BACKEND", &backend) < 0 || copy_setting("UMEM_CUDA_LIBRARY", &library) < 0) {
+    if (um_copy_setting("UMEM_BACKEND", &backend) < 0 || um_copy_setting("UMEM_CUDA_LIBRARY", &library) < 0) {
         goto done;
     }
     um_config config = {.backend = backend != NULL ? backend : "auto", .library = library};
@@ -60,13 +59,14 @@ done:
 }
 
 um_context *um_state_context(um_state *state) {
-    if (state->context != NULL) {
+    um_context *context = atomic_load_explicit(&state->context, memory_order_acquire);
+    if (context != NULL) {
         um_error err;
-        if (um_context_check(state->context, &err) != UM_OK) {
+        if (um_context_check(context, &err) != UM_OK) {
             um_raise(state, &err);
             return NULL;
         }
-        return state->context;
+        return context;
     }
     um_context *opened = open_from_environment(state);
     if (opened == NULL) {
@@ -76,12 +76,11 @@ um_context *um_state_context(um_state *state) {
         close_context(opened);
         return NULL;
     }
-    if (state->context == NULL) {
-        state->context = opened;
-    } else { /* another thread was faster */
+    if (!atomic_compare_exchange_strong(&state->context, &context, opened)) { /* another thread was faster */
         close_context(opened);
+        return context;
     }
-    return state->context;
+    return opened;
 }
 
 /* --- functions of the module -------------------------------------------------------------------------------------------- */
@@ -100,7 +99,13 @@ static PyObject *set_hooks(PyObject *module, PyObject *args, PyObject *kwargs) {
     if (!PyCallable_Check(ufunc)) {
         return PyErr_Format(PyExc_TypeError, "ufunc must be callable, not '%.100s'", Py_TYPE(ufunc)->tp_name);
     }
-    Py_XSETREF(um_state_of_module(module)->hook_ufunc, Py_NewRef(ufunc));
+    um_state *state = um_state_of_module(module);
+    PyObject *before;
+    Py_BEGIN_CRITICAL_SECTION(module);
+    before = state->hook_ufunc;
+    state->hook_ufunc = Py_NewRef(ufunc);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 
@@ -127,9 +132,15 @@ static int module_exec(PyObject *module) {
     if (PyArray_ImportNumPyAPI() < 0 || intern_names(&state->names) < 0) {
         return -1;
     }
+#ifdef Py_GIL_DISABLED
+    state->turn = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (state->turn == NULL) {
+        return -1;
+    }
+#endif
     int (*const parts[])(PyObject *, um_state *) = {
-        um_errors_add, um_ndarray_add, um_create_add,    um_exporter_add, um_import_add,
-        um_read_add,   um_streams_add, um_functions_add, um_placing_add,  um_system_add,
+        um_errors_add, um_ndarray_add, um_create_add,    um_interface_add, um_exporter_add, um_import_add,
+        um_read_add,   um_streams_add, um_functions_add, um_placing_add,   um_system_add,
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module, state) < 0) {
@@ -181,9 +192,11 @@ static void module_free(void *pointer) {
     PyObject *module = pointer;
     (void)module_clear(module);
     um_state *state = um_state_of_module(module);
-    if (state->context != NULL) {
-        um_context *context = state->context;
-        state->context = NULL;
+#ifdef Py_GIL_DISABLED
+    Py_CLEAR(state->turn);
+#endif
+    um_context *context = atomic_exchange(&state->context, NULL);
+    if (context != NULL) {
         close_context(context);
     }
 }
@@ -194,7 +207,7 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy does not support them */
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_USED},
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

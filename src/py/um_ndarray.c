@@ -51,7 +51,7 @@ um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray
     array->descr = descr;
     array->base = Py_XNewRef(base);
     array->weakrefs = NULL;
-    array->writeable = writeable;
+    atomic_init(&array->writeable, writeable);
     array->may_write = writeable;
     array->owns_data = false;
     array->cuda_interface = NULL;
@@ -80,8 +80,8 @@ PyObject *um_ndarray_root(um_state *state, um_ndarray *array) {
 um_ndarray *um_ndarray_view(um_state *state, um_ndarray *array, char *data, int ndim, const npy_intp *shape,
                             const npy_intp *strides) {
     Py_INCREF(array->descr);
-    return um_ndarray_new(state, um_block_ref(array->block), data, array->descr, ndim, shape, strides, array->writeable,
-                          um_ndarray_root(state, array));
+    return um_ndarray_new(state, um_block_ref(array->block), data, array->descr, ndim, shape, strides,
+                          um_ndarray_is_writeable(array), um_ndarray_root(state, array));
 }
 
 int um_check_dtype(PyArray_Descr *descr) {
@@ -268,7 +268,10 @@ static void ndarray_dealloc(PyObject *self) {
     um_ndarray *array = (um_ndarray *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    if (array->weakrefs != NULL) {
+#ifndef Py_GIL_DISABLED /* without the GIL the list may be read by its own functions only */
+    if (array->weakrefs != NULL)
+#endif
+    {
         PyObject_ClearWeakRefs(self);
     }
     release_block(array);

@@ -14,18 +14,26 @@ typedef struct um_ndarray {
     PyArray_Descr *descr;          /* owned */
     PyObject *base;                /* owned: the array this is a view of, or the foreign owner, or NULL */
     PyObject *weakrefs;
-    PyObject *cuda_interface; /* owned: __cuda_array_interface__ as first handed out, to be copied; NULL before */
+    /* Owned: what is copied for __cuda_array_interface__, or NULL before. Used in critical sections on the array. */
+    PyObject *cuda_interface;
     int ndim;
-    bool writeable;
-    bool owns_data;    /* the block was made for this array */
-    bool may_write;    /* what writeable was at first: the memory may be written, whatever the array says now */
-    npy_intp *shape;   /* ndim entries; points into inline_dims or to one PyMem block with strides behind it */
-    npy_intp *strides; /* bytes */
+    _Atomic(bool) writeable; /* changes at any time: a function that needs it twice reads it once */
+    bool owns_data;          /* the block was made for this array */
+    bool may_write;          /* what writeable was at first: the memory may be written, whatever the array says now */
+    npy_intp *shape;         /* ndim entries; points into inline_dims or to one PyMem block with strides behind it */
+    npy_intp *strides;       /* bytes */
     npy_intp inline_dims[2 * UM_INLINE_NDIM];
 } um_ndarray;
 
 static inline bool um_ndarray_check(const um_state *state, PyObject *object) {
     return Py_IS_TYPE(object, state->ndarray_type);
+}
+
+static inline bool um_ndarray_is_writeable(const um_ndarray *array) {
+    return atomic_load_explicit(&array->writeable, memory_order_relaxed);
+}
+static inline void um_ndarray_set_writeable(um_ndarray *array, bool writeable) {
+    atomic_store_explicit(&array->writeable, writeable, memory_order_relaxed);
 }
 
 /* Lengths or strides; unlike memcpy it takes NULL for none. */

@@ -284,7 +284,7 @@ PyObject *um_ndarray_discard(PyObject *self, PyObject *Py_UNUSED(unused)) {
     if (um_state_context(state) == NULL) {
         return NULL;
     }
-    if (!array->writeable) {
+    if (!um_ndarray_is_writeable(array)) {
         PyErr_SetString(PyExc_ValueError, "cannot discard a read-only array: its contents would be lost");
         return NULL;
     }

@@ -188,14 +188,21 @@ int um_launch_prepare(um_state *state, int device, um_launch_site *site) {
     return site->stream != NULL ? 0 : -1;
 }
 
+void um_launch_begin(um_state *state, um_launch_site *site) { um_turn_device(state, site->ctx, &site->turn); }
+
 int um_launch_finish(um_state *state, um_launch_site *site, um_status status, um_wait *wait, const um_error *err) {
+    um_turn_relock(&site->turn);
     um_stream_unref(site->stream);
     site->stream = NULL;
+    int result = 0;
     if (status != UM_OK) {
         um_raise(state, err);
-        return -1;
+        result = -1;
+    } else if (wait->needed) {
+        result = um_finish_wait(state, wait);
     }
-    return wait->needed ? um_finish_wait(state, wait) : 0;
+    um_turn_end(&site->turn);
+    return result;
 }
 
 int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const int64_t *shape, const um_operand *inputs,
@@ -207,10 +214,8 @@ int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const in
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
-    PyThreadState *thread = um_unlock_for_device(
-        site.ctx); /* a launch blocks when the driver's queue is full, and when it loads the kernel */
+    um_launch_begin(state, &site);
     status = um_kernel_elementwise(site.ctx, site.stream, op, ndim, shape, inputs, out, site.deferred, &wait, &err);
-    um_lock_after_device(thread);
     return um_launch_finish(state, &site, status, &wait, &err);
 }
 
@@ -251,7 +256,7 @@ static int check_operand_dtype(um_ndarray *array, const char *argument, um_dtype
 }
 
 static int check_writable(const um_ndarray *array, const char *argument) {
-    if (!array->writeable) {
+    if (!um_ndarray_is_writeable(array)) {
         PyErr_Format(PyExc_ValueError, "%s is read-only", argument);
         return -1;
     }
@@ -467,9 +472,8 @@ static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t n
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
-    PyThreadState *thread = um_unlock_for_device(site.ctx);
+    um_launch_begin(state, &site);
     status = um_kernel_cast(site.ctx, site.stream, out->ndim, shape, &source, &target, site.deferred, &wait, &err);
-    um_lock_after_device(thread);
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
     }
@@ -533,13 +537,12 @@ static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssiz
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
+    um_launch_begin(state, &site);
     if (ndim > UM_MAX_NDIM) {
         status = um_error_set(&err, UM_ERR_VALUE,
                               "out: elements of this size in %d dimensions cannot be copied by a kernel", out->ndim);
     } else {
-        PyThreadState *thread = um_unlock_for_device(site.ctx);
         status = um_kernel_copy(site.ctx, site.stream, ndim, shape, unit, &source, &target, site.deferred, &wait, &err);
-        um_lock_after_device(thread);
     }
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
@@ -641,10 +644,9 @@ static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize
     um_wait wait = UM_WAIT_NONE;
     um_error err;
     um_status status = UM_OK;
-    PyThreadState *thread = um_unlock_for_device(site.ctx);
+    um_launch_begin(state, &site);
     status =
         um_kernel_sum(site.ctx, site.stream, src->ndim, shape, reduced, &source, &target, site.deferred, &wait, &err);
-    um_lock_after_device(thread);
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
     }

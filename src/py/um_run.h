@@ -29,11 +29,14 @@ typedef struct um_launch_site {
     um_context *ctx;   /* borrowed */
     um_stream *stream; /* owned until um_launch_finish */
     bool deferred;
+    um_turn turn; /* begun by um_launch_begin, ended by um_launch_finish */
 } um_launch_site;
 
 /* The stream for work on `device`. -1 with an exception set. */
 int um_launch_prepare(um_state *state, int device, um_launch_site *site);
-/* Turns a launch's status into an exception or waits as rule 3 asks; releases the site. -1 with an exception set. */
+/* Goes before the launch, which blocks when the driver's queue is full and when it loads the kernel: releases the GIL, or takes the turn. */
+void um_launch_begin(um_state *state, um_launch_site *site);
+/* Takes the GIL back, turns the launch's status into an exception or waits as rule 3 asks, and releases the site. -1 with an exception set. */
 int um_launch_finish(um_state *state, um_launch_site *site, um_status status, um_wait *wait, const um_error *err);
 /* um_kernel_elementwise on `device` with all of that, the GIL released. -1 with an exception set. */
 int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const int64_t *shape, const um_operand *inputs,

@@ -4,6 +4,8 @@
 
 #include "py/um_py.h"
 
+#include <stdatomic.h>
+
 #include "core/um_context.h"
 #include "core/um_stream.h"
 
@@ -29,7 +31,7 @@ typedef struct um_names {
 } um_names;
 
 typedef struct um_state {
-    um_context *context; /* NULL until first use; guarded by the GIL */
+    _Atomic(um_context *) context; /* owned; NULL until first use, then the same for good */
 
     PyTypeObject *ndarray_type;  /* umem.ndarray */
     PyTypeObject *flags_type;    /* ndarray.flags */
@@ -45,10 +47,14 @@ typedef struct um_state {
     PyObject *deferred;       /* contextvars.ContextVar holding True inside umem.deferred() */
 
     um_names names;
-    PyObject
-        *typestrs[NPY_NTYPES_LEGACY]; /* by type number: '<f8' and so on for native simple dtypes; NULL until used */
+    PyObject *typestrs[NPY_NTYPES_LEGACY]; /* by type number: '<f8' and so on for simple dtypes, else NULL */
 
-    /* Python functions that the C code calls, set once by umem/__init__.py through _core._set_hooks(name=function). */
+#ifdef Py_GIL_DISABLED
+    PyObject *turn; /* any object: a critical section on it is a turn (um_turn) */
+#endif
+
+    /* Python functions that the C code calls, set by umem/__init__.py through _core._set_hooks(name=function). Used in critical sections on
+     * the module. */
     PyObject *hook_ufunc; /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
 } um_state;
 
@@ -62,11 +68,13 @@ static inline um_state *um_state_of(PyObject *self) { return um_state_of_type(Py
 /* The context, opened at first use from UMEM_BACKEND, UMEM_CUDA_LIBRARY and UMEM_ALLOC_CONF. Borrowed; NULL with an exception set. Raises
  * RuntimeError in a forked child of a process that used a GPU. */
 um_context *um_state_context(um_state *state);
+/* Copies an environment variable into *out, for PyMem_Free; NULL when it is unset or empty. -1 with MemoryError set. */
+int um_copy_setting(const char *name, char **out);
 /* um_alloc_conf.c: applies UMEM_ALLOC_CONF to a context that was just opened; -1 with ValueError set. */
 int um_apply_alloc_conf(um_state *state, um_context *context);
 
-/* Releases the GIL around a launch or a wait, as Py_BEGIN_ALLOW_THREADS does, but not on devices without concurrent access: there no thread
- * may touch managed memory meanwhile, and what umem does on the host it does with the GIL held (rule 6). */
+/* Releases the GIL around a wait, as Py_BEGIN_ALLOW_THREADS does, but not on devices without concurrent access: there no thread may touch
+ * managed memory meanwhile, and what umem does on the host it does with the GIL held (rule 6). */
 static inline PyThreadState *um_unlock_for_device(const um_context *ctx) {
     return um_context_is_concurrent(ctx) ? PyEval_SaveThread() : NULL;
 }
@@ -74,6 +82,53 @@ static inline void um_lock_after_device(PyThreadState *thread) {
     if (thread != NULL) {
         PyEval_RestoreThread(thread);
     }
+}
+
+/* Rule 6: on devices without concurrent access umem's kernels and what it does on the host take turns. Where there is a GIL, holding it is
+ * the turn; without one, a critical section on state->turn is. On other devices there are no turns. A um_turn stays where it is and ends
+ * in the thread that began it. */
+typedef struct um_turn {
+    PyThreadState *unlocked;
+#ifdef Py_GIL_DISABLED
+    bool taken;
+    PyCriticalSection section;
+#endif
+} um_turn;
+
+static inline void um_turn_take(um_state *state, const um_context *ctx, um_turn *turn) {
+#ifdef Py_GIL_DISABLED
+    turn->taken = !um_context_is_concurrent(ctx);
+    if (turn->taken) {
+        PyCriticalSection_Begin(&turn->section, state->turn);
+    }
+#else
+    (void)state;
+    (void)ctx;
+    (void)turn;
+#endif
+}
+/* The host's: while NumPy works on the elements with the GIL held. */
+static inline void um_turn_host(um_state *state, const um_context *ctx, um_turn *turn) {
+    um_turn_take(state, ctx, turn);
+    turn->unlocked = NULL;
+}
+/* A device's, or that of a long stretch of C that touches managed memory: where there are no turns it releases the GIL. */
+static inline void um_turn_device(um_state *state, const um_context *ctx, um_turn *turn) {
+    um_turn_take(state, ctx, turn);
+    turn->unlocked = um_unlock_for_device(ctx);
+}
+/* Takes the GIL back; the turn goes on. */
+static inline void um_turn_relock(um_turn *turn) {
+    um_lock_after_device(turn->unlocked);
+    turn->unlocked = NULL;
+}
+static inline void um_turn_end(um_turn *turn) {
+    um_turn_relock(turn);
+#ifdef Py_GIL_DISABLED
+    if (turn->taken) {
+        PyCriticalSection_End(&turn->section);
+    }
+#endif
 }
 
 /* --- um_errors.c -------------------------------------------------------------------------------------------------- */
@@ -108,10 +163,11 @@ int um_parse_device(um_state *state, PyObject *object, int *out);
 
 /* --- parts of the module, each registering itself: 0, or -1 with an exception set --------------------------------------- */
 
-int um_ndarray_add(PyObject *module, um_state *state);  /* um_ndarray.c: the type, flags */
-int um_create_add(PyObject *module, um_state *state);   /* um_create.c: empty, zeros */
-int um_exporter_add(PyObject *module, um_state *state); /* um_exporter.c: ndarray.on */
-int um_read_add(PyObject *module, um_state *state);     /* um_read.c: reading several arrays at once */
+int um_ndarray_add(PyObject *module, um_state *state);   /* um_ndarray.c: the type, flags */
+int um_create_add(PyObject *module, um_state *state);    /* um_create.c: empty, zeros */
+int um_exporter_add(PyObject *module, um_state *state);  /* um_exporter.c: ndarray.on */
+int um_interface_add(PyObject *module, um_state *state); /* um_interface.c: what it knows of dtypes */
+int um_read_add(PyObject *module, um_state *state);      /* um_read.c: reading several arrays at once */
 int um_import_add(PyObject *module,
                   um_state *state); /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
 int um_functions_add(PyObject *module, um_state *state); /* um_functions.c: kernels */

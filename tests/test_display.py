@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support import DTYPES, VIEWS, sample
+from support import DTYPES, VIEWS, label, sample
 
 MIB = 1 << 20
 
@@ -77,7 +77,7 @@ class TestNumpysText:
         {"linewidth": 10}, {"override_repr": lambda n: "mine"},
     ]  # fmt: skip
 
-    @pytest.mark.parametrize("options", OPTIONS, ids=str)
+    @pytest.mark.parametrize("options", OPTIONS, ids=label)
     def test_with_print_options(self, umem, options):
         with np.printoptions(**options):
             for n in (

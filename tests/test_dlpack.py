@@ -11,7 +11,7 @@ import pytest
 
 import dlpack_abi as dl
 from dlpack_abi import DLExporter, Seen
-from support import DTYPES, VIEWS, address, allocated, assert_same, sample
+from support import DTYPES, VIEWS, address, allocated, assert_same, label, sample
 
 gpu = pytest.mark.backends("fake", "cuda")
 host = pytest.mark.backends("host")
@@ -399,7 +399,7 @@ class TestImport:
             with pytest.raises(ValueError, match="cuda:0"):
                 umem.from_dlpack(n, device="cuda:99")
 
-    @pytest.mark.parametrize("what", [object(), 3, None, "x", [1, 2]], ids=repr)
+    @pytest.mark.parametrize("what", [object(), 3, None, "x", [1, 2]], ids=label)
     def test_of_what_has_no_dlpack(self, umem, what):
         with pytest.raises(TypeError, match="__dlpack__"):
             umem.from_dlpack(what)
@@ -790,7 +790,7 @@ class TestLies:
         assert umem.from_dlpack(exporter).shape == (4,)
 
     @pytest.mark.parametrize(
-        "answer", [None, 3, (1,), (1, 0, 0), ("x", 0), (1.5, 0), (2**40, 0), object()], ids=repr
+        "answer", [None, 3, (1,), (1, 0, 0), ("x", 0), (1.5, 0), (2**40, 0), object()], ids=label
     )
     def test_devices_that_make_no_sense(self, umem, answer):
         n, data = memory()
@@ -800,7 +800,7 @@ class TestLies:
             umem.from_dlpack(exporter)
         assert exporter.asked == []
 
-    @pytest.mark.parametrize("result", [None, 3, "x", object()], ids=repr)
+    @pytest.mark.parametrize("result", [None, 3, "x", object()], ids=label)
     def test_exporters_that_return_no_capsule(self, umem, result):
         class Liar:
             def __dlpack_device__(self):

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from support import VIEWS, Exporter, address, assert_same, sample
+from support import VIEWS, Exporter, address, assert_same, label, sample
 
 gpu = pytest.mark.backends("fake", "cuda")
 host = pytest.mark.backends("host")
@@ -56,7 +56,7 @@ NO_PLACES = [
 
 
 class TestPlaces:
-    @pytest.mark.parametrize("where", PLACES, ids=str)
+    @pytest.mark.parametrize("where", PLACES, ids=label)
     def test_are_accepted_wherever_one_is_given(self, umem, where):
         a = filled(umem)
         a.prefetch(where)
@@ -85,7 +85,7 @@ class TestPlaces:
         with pytest.raises(ValueError, match="where"):
             a.prefetch(torch.device("meta"))
 
-    @pytest.mark.parametrize("where", NO_PLACES, ids=repr)
+    @pytest.mark.parametrize("where", NO_PLACES, ids=label)
     def test_anything_else_is_refused_with_a_list(self, umem, on_gpu, where):
         a = filled(umem)
         for call in (

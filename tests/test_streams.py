@@ -7,6 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from support import label
+
 gpu = pytest.mark.backends("fake", "cuda")
 fake_only = pytest.mark.backends("fake")
 
@@ -80,7 +82,7 @@ class TestForms:
         "bad",
         [None, "x", 1.5, object(), [1], Attributes(ptr=5), Attributes(handle=5), Protocol(5), Protocol((1, 5)), Protocol((0, "x")),
          Protocol((0,)), Attributes(cuda_stream="x"), -5, 2**70, Attributes(cuda_stream=-1), int, Protocol],
-        ids=repr,
+        ids=label,
     )  # fmt: skip
     def test_anything_else_is_refused(self, umem, bad):
         with pytest.raises((TypeError, ValueError), match="stream"):

@@ -9,7 +9,9 @@ From Python: ``build(out_dir)`` returns the library's path and compiles only wha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import fcntl
 import hashlib
 import os
 import shlex
@@ -90,6 +92,15 @@ def _run(command: list[str]) -> None:
         sys.stderr.write(done.stderr)
 
 
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Makes the folder, and has it to itself among the processes that ask: one builds, the others find it done."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with open(Path(folder) / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+        yield
+
+
 def _inputs() -> list[Path]:
     return sorted([*HERE.glob("*.[ch]"), *(ROOT / "src").rglob("*.h")])
 
@@ -125,7 +136,6 @@ def build(
     if sanitize is None:
         sanitize = os.environ.get("UMEM_SANITIZE", "")
     out = Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
     library = out / ("libfakecuda_11.so" if driver_11 else "libfakecuda.so")
     flags = [*FLAGS, *WARNINGS]
     if werror:
@@ -142,13 +152,19 @@ def build(
         str(find_cuda_include()),
     ]
 
-    stamp = library.with_suffix(".stamp")
-    fingerprint = _fingerprint(command, _inputs())
-    if library.exists() and stamp.exists() and stamp.read_text() == fingerprint:
-        return library
+    with locked(out):
+        stamp = library.with_suffix(".stamp")
+        fingerprint = _fingerprint(command, _inputs())
+        if not (library.exists() and stamp.exists() and stamp.read_text() == fingerprint):
+            link_options = [] if "address" in sanitize or "thread" in sanitize else ["-Wl,-z,defs"]
+            _compile_library(command, library, link_options)
+            stamp.write_text(fingerprint)
+    return library
 
+
+def _compile_library(command: list[str], library: Path, link_options: list[str]) -> None:
     sources = sorted(HERE.glob("fake_*.c"))
-    with tempfile.TemporaryDirectory(dir=out) as work, ThreadPoolExecutor() as pool:
+    with tempfile.TemporaryDirectory(dir=library.parent) as work, ThreadPoolExecutor() as pool:
         objects = [Path(work) / f"{source.stem}.o" for source in sources]
         jobs = [
             pool.submit(_run, [*command, "-c", str(s), "-o", str(o)])
@@ -157,31 +173,31 @@ def build(
         for job in jobs:
             job.result()
         fresh = Path(work) / library.name
-        link = [
-            *command,
-            "-shared",
-            f"-Wl,-soname,{library.name}",
-            *map(str, objects),
-            "-lm",
-            "-o",
-            str(fresh),
-        ]
-        _run(link if "address" in sanitize else [*link, "-Wl,-z,defs"])
+        _run(
+            [
+                *command,
+                "-shared",
+                f"-Wl,-soname,{library.name}",
+                *link_options,
+                *map(str, objects),
+                "-lm",
+                "-o",
+                str(fresh),
+            ]
+        )
         os.replace(fresh, library)
-    stamp.write_text(fingerprint)
-    return library
 
 
 def _build_program(
     source: Path, out_dir: str | os.PathLike[str], libraries: list[str], sanitize: str, werror: bool
 ) -> Path:
     program = Path(out_dir) / source.stem
-    program.parent.mkdir(parents=True, exist_ok=True)
     flags = [*FLAGS, *WARNINGS, *_sanitizer_flags(sanitize)]
     if werror:
         flags.append("-Werror")
     includes = [f"-I{ROOT / 'src'}", f"-I{HERE}", "-isystem", str(find_cuda_include())]
-    _run([*compiler(), *flags, *includes, str(source), *libraries, "-ldl", "-o", str(program)])
+    with locked(out_dir):
+        _run([*compiler(), *flags, *includes, str(source), *libraries, "-ldl", "-o", str(program)])
     return program
 
 

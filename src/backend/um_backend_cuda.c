@@ -285,11 +285,15 @@ static um_status read_devices(um_cuda_backend *cuda, um_error *err) {
     return UM_OK;
 }
 
-static void free_backend(um_cuda_backend *cuda) {
-    (void)pthread_mutex_destroy(&cuda->lock);
+static void free_memory(um_cuda_backend *cuda) {
     free(cuda->libraries);
     um_driver_close(cuda->driver);
     free(cuda);
+}
+
+static void free_backend(um_cuda_backend *cuda) {
+    (void)pthread_mutex_destroy(&cuda->lock);
+    free_memory(cuda);
 }
 
 static void release_device(um_cuda_backend *cuda, int device) {
@@ -315,7 +319,9 @@ static void release_device(um_cuda_backend *cuda, int device) {
 static void close_backend(um_backend *backend) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     if (cuda->owner != getpid()) {
-        return; /* a forked child: the driver is the parent's, and the lock may be held by a thread that is not here */
+        /* A forked child: the driver is the parent's, and the lock may be held by a thread that is not here. */
+        free_memory(cuda);
+        return;
     }
     for (int device = 0; device < cuda->base.device_count; ++device) {
         if (atomic_load_explicit(&cuda->devices[device].context, memory_order_acquire) != NULL) {

@@ -12,6 +12,7 @@
 fake_state fake;
 
 static pthread_mutex_t lock;
+static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 
 typedef void (*entry_point)(void);
 
@@ -38,7 +39,7 @@ const char *fake_call_field(fake_call_id id) {
     return id == FAKE_CALL_get_proc_address ? "get_proc_address" : table[id].field;
 }
 
-__attribute__((constructor)) static void load(void) {
+static void initialise(void) {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
@@ -49,7 +50,14 @@ __attribute__((constructor)) static void load(void) {
     fake_config_from_environment(&fake.config);
 }
 
-void fake_lock(void) { pthread_mutex_lock(&lock); }
+/* When the library is loaded; and whoever comes later says that it comes later, in a way that ThreadSanitizer sees: it does not
+ * know the dynamic loader's own lock. */
+__attribute__((constructor)) static void load(void) { pthread_once(&loaded, initialise); }
+
+void fake_lock(void) {
+    load();
+    pthread_mutex_lock(&lock);
+}
 
 void fake_unlock(void) { pthread_mutex_unlock(&lock); }
 
@@ -70,6 +78,7 @@ static bool needs_init(fake_call_id id) {
 
 fake_guard fake_enter(fake_call_id id) {
     fake_guard guard = {CUDA_SUCCESS, fake_call_symbol(id), false};
+    load();
     if (getpid() != fake.pid) { /* the lock may be held by a thread that this process does not have */
         guard.result = CUDA_ERROR_NOT_INITIALIZED;
         return guard;

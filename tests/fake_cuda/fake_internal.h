@@ -141,6 +141,7 @@ typedef struct fake_memory {
     fake_page *pages;      /* managed only, mapped / FAKE_PAGE entries */
     fake_block *blocks;    /* managed only */
     size_t unsaved;        /* pages with FAKE_PAGE_UNSAVED */
+    char *aside;           /* where the memfd's pages are meanwhile, as many bytes as `mapped`; NULL before the first */
 } fake_memory;
 
 typedef struct fake_config {

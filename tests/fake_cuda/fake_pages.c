@@ -47,6 +47,9 @@ void fake_pages_destroy(fake_memory *memory) {
             fake.held_pages[device] -= memory->blocks[i].held[device];
         }
     }
+    if (memory->aside != NULL) {
+        munmap(memory->aside, memory->mapped);
+    }
     free(memory->pages);
     free(memory->blocks);
 }
@@ -78,18 +81,35 @@ static void recount(fake_memory *memory, size_t index, uint8_t before) {
 
 /* --- discarded pages that a device writes to ------------------------- */
 
-/* Gives the devices a copy of the page of their own. */
+static void move_page(char *from, char *to) {
+    if (mremap(from, FAKE_PAGE, FAKE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
+        fake_unmodelled("pages", "mremap failed");
+    }
+}
+
+static void map_anonymous(char *at, size_t size, int protection) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (mmap(at, size, protection, flags, -1, 0) == MAP_FAILED) {
+        fake_unmodelled("pages", "mmap failed");
+    }
+}
+
+/* Gives the devices a copy of the page of their own, and puts the memfd's aside. */
 static void keep_unsaved(fake_memory *memory, size_t index) {
     fake_page *page = &memory->pages[index];
     if (page->flags & FAKE_PAGE_UNSAVED) {
         return;
     }
-    char *gpu = memory->gpu + index * FAKE_PAGE, bytes[FAKE_PAGE];
-    memcpy(bytes, gpu, FAKE_PAGE);
-    if (mmap(gpu, FAKE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
-        fake_unmodelled("pages", "mmap failed");
+    if (memory->aside == NULL) {
+        memory->aside = mmap(NULL, memory->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory->aside == MAP_FAILED) {
+            fake_unmodelled("pages", "mmap failed");
+        }
     }
-    memcpy(gpu, bytes, FAKE_PAGE);
+    char *gpu = memory->gpu + index * FAKE_PAGE, *aside = memory->aside + index * FAKE_PAGE;
+    move_page(gpu, aside);
+    map_anonymous(gpu, FAKE_PAGE, PROT_READ | PROT_WRITE);
+    memcpy(gpu, aside, FAKE_PAGE);
     page->flags |= FAKE_PAGE_UNSAVED;
     memory->unsaved++;
 }
@@ -100,12 +120,9 @@ static void drop_unsaved(fake_memory *memory, size_t index) {
     if (!(page->flags & FAKE_PAGE_UNSAVED)) {
         return;
     }
-    char *gpu = memory->gpu + index * FAKE_PAGE;
-    /* An old size of 0 maps the same page a second time. */
-    if (mremap(memory->host + index * FAKE_PAGE, 0, FAKE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, gpu) == MAP_FAILED ||
-        mprotect(gpu, FAKE_PAGE, PROT_READ | PROT_WRITE) != 0) {
-        fake_unmodelled("pages", "mremap failed");
-    }
+    char *aside = memory->aside + index * FAKE_PAGE;
+    move_page(aside, memory->gpu + index * FAKE_PAGE);
+    map_anonymous(aside, FAKE_PAGE, PROT_NONE); /* nobody else's mapping may take the place */
     page->flags &= (uint8_t)~FAKE_PAGE_UNSAVED;
     memory->unsaved--;
 }

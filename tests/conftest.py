@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE))
 
 from backends import BACKENDS, environment, fake_library  # noqa: E402
 from results import pytest_runtest_logreport, pytest_sessionfinish  # noqa: E402, F401  hooks
+from skips import pytest_configure  # noqa: E402, F401  hook
 
 NOT_HERE = "not here"
 

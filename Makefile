@@ -12,6 +12,10 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 CONSTRAINTS := tests/constraints.txt
 
+# Processes that pytest spreads the tests over; with more the interpreters' start costs more than it gives.
+JOBS := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
+
 # Without a GPU to run them, kernels for every architecture only cost time.
 ifeq ($(shell command -v nvidia-smi 2> /dev/null),)
 UMEM_CUDA_ARCHS ?= ptx
@@ -21,12 +25,12 @@ export UMEM_CUDA_ARCHS
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two pip at once would spoil .venv; compilers run in parallel by themselves
 .PHONY: help demo test check gpu bench bench-gpu format clean build build-here \
-	check-format check-lint check-types check-sanitize
+	check-format check-lint check-types check-sanitize check-threads check-valgrind
 
 help:
 	@echo "make demo       set up and run the main job"
 	@echo "make test       set up and run every test that needs no GPU"
-	@echo "make check      format, lint, types, sanitizers"
+	@echo "make check      format, lint, types, sanitizers, Valgrind"
 	@echo "make gpu        build for this machine's GPU and run the GPU tests, offline"
 	@echo "make bench      benchmarks without a GPU, into benchmarks/results/"
 	@echo "make bench-gpu  benchmarks with the GPU, offline, into benchmarks/results/"
@@ -69,7 +73,7 @@ demo: $(VENV)/.extra-demo build
 	$(PY) -m umem demo
 
 test: $(VENV)/.extra-test build
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 # Clear of pyproject.toml's addopts, which leave tests/gpu out.
 GPU_PYTEST = $(PYTHON) -m pytest -o addopts= -ra --strict-markers \
@@ -91,7 +95,7 @@ bench-gpu: build-here
 
 C_FILES = $(shell find src tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
 
-check: check-format check-lint check-types check-sanitize
+check: check-format check-lint check-types check-sanitize check-threads check-valgrind
 
 check-format: $(VENV)/.extra-dev
 	$(VENV)/bin/ruff format --check .
@@ -109,28 +113,49 @@ check-types: $(VENV)/.extra-dev $(VENV)/.extra-test build
 	$(PY) -m mypy
 	if [ -f umem/_core.pyi ]; then $(PY) -m mypy.stubtest umem._core; fi
 
-# A copy of the tree built with ASan and UBSan, so that an in-place build cannot be picked up
-# instead. torch is left out: it is slow there, and not ours. CPython is not built with ASan, so its
-# runtime has to be loaded first, and libstdc++ with it, or exceptions in other libraries abort.
+, := ,
+
+# $(call in_copy,NAME,KINDS,RUNTIMES,OPTIONS,TESTS): TESTS in build/NAME, a copy of the tree built with -fsanitize=KINDS, so that an
+# in-place build cannot be picked up instead. torch is left out: it is slow there, and not ours. CPython is not built with
+# sanitizers, so their RUNTIMES have to be loaded first, and libstdc++ with them, or exceptions in other libraries abort.
+# Sanitizers of older compilers cannot place their maps where addresses are very random: setarch -R, where it is allowed.
 # --capture=sys lets the report of a run that aborts through to the terminal.
-ASAN := build/asan
+define in_copy
+	mkdir -p build/$(1)
+	rm -rf build/$(1)/src build/$(1)/umem build/$(1)/tests
+	tar -cf - --exclude=./.git --exclude=./$(VENV) --exclude=./build --exclude='*.so' \
+	    --exclude=__pycache__ . | tar -xf - -C build/$(1)
+	mkdir -p build/$(1)/build build/$(1)/without
+	if [ -d build/kernels ]; then cp -a build/kernels build/$(1)/build/; fi
+	echo 'raise ModuleNotFoundError("torch is left out of sanitizer runs", name="torch")' \
+	    > build/$(1)/without/torch.py
+	cd build/$(1) && UMEM_SANITIZE=$(2) $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
+	cd build/$(1) && runtime=$$(ldd umem/_core*.so | awk '/lib($(3)|stdc\+\+)\./ {print $$3}') && \
+	    fixed=$$(setarch -R true 2> /dev/null && echo setarch -R || true) && \
+	    UMEM_SANITIZE=$(2) UMEM_NO_SKIPS= PYTHONPATH=$$PWD:$$PWD/without PYTHONMALLOC=malloc $(4) \
+	    $$fixed env LD_PRELOAD="$$(echo $$runtime)" \
+	    $(CURDIR)/$(PYTEST) $(5) --timeout=300 --capture=sys -p no:cacheprovider
+endef
+
 ASAN_TESTS ?= tests
 check-sanitize: $(VENV)/.extra-test build
-	mkdir -p $(ASAN)
-	rm -rf $(ASAN)/src $(ASAN)/umem $(ASAN)/tests
-	tar -cf - --exclude=./.git --exclude=./$(VENV) --exclude=./build --exclude='*.so' \
-	    --exclude=__pycache__ . | tar -xf - -C $(ASAN)
-	mkdir -p $(ASAN)/build $(ASAN)/without
-	if [ -d build/kernels ]; then cp -a build/kernels $(ASAN)/build/; fi
-	echo 'raise ModuleNotFoundError("torch is left out of sanitizer runs", name="torch")' \
-	    > $(ASAN)/without/torch.py
-	cd $(ASAN) && UMEM_SANITIZE=address,undefined \
-	    $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
-	cd $(ASAN) && runtime=$$(ldd umem/_core*.so | awk '/lib(asan|ubsan|stdc\+\+)\./ {print $$3}') && \
-	    LD_PRELOAD=$$(echo $$runtime) PYTHONPATH=$$PWD:$$PWD/without PYTHONMALLOC=malloc \
+	$(call in_copy,asan,address$(,)undefined,asan|ubsan,\
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	    UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	    $(CURDIR)/$(PY) -m pytest $(ASAN_TESTS) --timeout=300 --capture=sys -p no:cacheprovider
+	    UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1,$(ASAN_TESTS))
+
+# Tests with threads, by their names; of the C programs all but those of the kernels have some. In one process: pytest-xdist's
+# do not end under ThreadSanitizer.
+TSAN_TESTS ?= tests -n 0 -k "thread or test_c.py and not test_um_kernel"
+check-threads: $(VENV)/.extra-test build
+	$(call in_copy,tsan,thread,tsan,\
+	    TSAN_OPTIONS=halt_on_error=1:exitcode=66:suppressions=$(CURDIR)/tools/tsan.supp,$(TSAN_TESTS))
+
+# The C programs. Valgrind simulates the processor: only every 7th round of the random ones.
+VALGRIND = valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite,indirect,possible \
+    --error-exitcode=99 --suppressions=tools/valgrind.supp
+check-valgrind: $(VENV)/.extra-test build
+	@command -v valgrind > /dev/null || { echo "valgrind is missing: apt-get install valgrind" >&2; exit 1; }
+	UMEM_VALGRIND="$(VALGRIND)" UMEM_TEST_STEP=7 $(PYTEST) tests/test_c.py --timeout=300
 
 # --- housekeeping
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,9 @@ PROGRAMS = sorted((ROOT / "tests" / "c").glob("test_um_*.c"))
 LAYERS = ("driver", "backend", "core", "kernels")
 
 SANITIZE = os.environ.get("UMEM_SANITIZE", "")
+#: what the programs run under: nothing, or valgrind with its options (`make check-valgrind`)
+VALGRIND = shlex.split(os.environ.get("UMEM_VALGRIND", ""))
+TIMEOUT = 110 if not SANITIZE and not VALGRIND else 290  # seconds
 FLAGS = [
     "-std=c11",
     "-g",
@@ -55,8 +59,7 @@ def run(command, **options):
 @pytest.fixture(scope="module")
 def objects():
     """Every source of the layers below Python, as object files: those of earlier runs where nothing has changed."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    from fake_cuda.build import compiler
+    from fake_cuda.build import compiler, locked
 
     command = [*compiler(), *FLAGS, *include_flags()]
     digest = hashlib.sha256(repr(command).encode())
@@ -69,12 +72,12 @@ def objects():
         key = hashlib.sha256(common.encode() + source.read_bytes()).hexdigest()[:20]
         target = BUILD / f"{source.stem}-{key}.o"
         if not target.exists():
-            partial = target.with_suffix(f".{os.getpid()}")
+            partial = target.with_suffix(".partial")
             run([*command, "-c", source, "-o", partial])
             partial.replace(target)
         return source, target
 
-    with ThreadPoolExecutor(2) as pool:
+    with locked(BUILD), ThreadPoolExecutor(2) as pool:
         return dict(pool.map(build, sources))
 
 
@@ -115,12 +118,12 @@ def test_program(program, objects, tmp_path):
         ]
     )
     done = subprocess.run(
-        [executable],
+        [*VALGRIND, executable],
         env={**os.environ, "UMEM_CUDA_LIBRARY": library, "UMEM_BACKEND": "cuda"},
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, (
@@ -136,6 +139,11 @@ def test_the_fake_driver_itself():
     assert programs
     for program in programs:
         done = subprocess.run(
-            [program], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+            [*VALGRIND, program],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -281,7 +281,7 @@ static void check_elementwise(um_op op, um_dtype dtype, int64_t most, int max_nd
 }
 
 static void test_elementwise(void) {
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round += um_test_step()) {
         for (int op = 0; op < UM_OP_COUNT; op++) {
             for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
                 um_dtype result;
@@ -314,7 +314,7 @@ static void cast_one(um_dtype from, um_dtype to, const char *in, char *out) {
 
 /* Large enough for tiles, and with axes in a random order. */
 static void test_large_transpositions(void) {
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < 12; round += um_test_step()) {
         check_elementwise(UM_OP_subtract, (um_dtype)(round % UM_DTYPE_COUNT), 300000, 3);
     }
 }
@@ -348,7 +348,7 @@ static void check_cast(um_dtype from, um_dtype to) {
 }
 
 static void test_cast(void) {
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 40; round += um_test_step()) {
         for (int pair = 0; pair < UM_DTYPE_COUNT * UM_DTYPE_COUNT; pair++) {
             check_cast((um_dtype)(pair / UM_DTYPE_COUNT), (um_dtype)(pair % UM_DTYPE_COUNT));
         }
@@ -385,7 +385,7 @@ static void check_move(size_t itemsize, const char *item) {
 
 static void test_copy_and_fill(void) {
     static const char item[16] = "0123456789abcdef";
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < 150; round += um_test_step()) {
         for (size_t itemsize = 1; itemsize <= 16; itemsize *= 2) {
             check_move(itemsize, NULL);
             check_move(itemsize, item);
@@ -454,7 +454,7 @@ static void check_sum_of(um_dtype dtype, int ndim, const int64_t *shape, const b
 }
 
 static void test_sum(void) {
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 400; round += um_test_step()) {
         for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
             int64_t shape[UM_MAX_NDIM];
             bool reduced[UM_MAX_NDIM];
@@ -471,12 +471,10 @@ static void test_sum(void) {
 static void test_sum_of_many(void) {
     static const int64_t shapes[][2] = {{1, 300007}, {3, 100000}, {100000, 3}, {5000, 64},
                                         {64, 5000},  {100001, 4}, {2, 131072}};
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-        for (int dtype = 0; dtype < UM_DTYPE_COUNT; dtype++) {
-            for (int axes = 0; axes < 4; axes++) {
-                check_sum_of((um_dtype)dtype, 2, shapes[k], (const bool[2]){(axes & 1) != 0, (axes & 2) != 0});
-            }
-        }
+    const int count = (int)(sizeof shapes / sizeof shapes[0]) * UM_DTYPE_COUNT * 4;
+    for (int round = 0; round < count; round += um_test_step()) {
+        const bool reduced[2] = {(round & 1) != 0, (round & 2) != 0};
+        check_sum_of((um_dtype)(round / 4 % UM_DTYPE_COUNT), 2, shapes[round / 4 / UM_DTYPE_COUNT], reduced);
     }
 }
 

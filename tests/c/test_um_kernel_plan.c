@@ -213,7 +213,7 @@ static bool is_minimal(const um_plan *plan) {
 
 static void test_collapse(void) {
     static visits expected, found;
-    for (int round = 0; round < 5000; round++) {
+    for (int round = 0; round < 5000; round += um_test_step()) {
         problem p;
         make_problem(&p);
         expected.count = found.count = 0;
@@ -315,7 +315,7 @@ static void test_tiles(void) {
 
 static void test_resize_items(void) {
     static visits expected, found;
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 3000; round += um_test_step()) {
         problem p;
         make_problem(&p);
         p.inputs = 1;

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int um_test_failures;
@@ -37,6 +38,13 @@ static inline int um_test_result(void) {
     }
     printf("ok\n");
     return 0;
+}
+
+/* Random tests run every nth of their rounds: 1, or what UMEM_TEST_STEP says, where a processor is simulated. */
+static inline int um_test_step(void) {
+    const char *text = getenv("UMEM_TEST_STEP");
+    const int step = text != NULL ? atoi(text) : 1;
+    return step > 0 ? step : 1;
 }
 
 #define UM_CHECK(condition)           ((void)um_test_check((condition), #condition, __FILE__, __LINE__))

@@ -66,7 +66,9 @@ def core_extension() -> Extension:
     with_cuda = cuda_toolkit.is_wanted()
     # CPython's and NumPy's headers are system headers: warnings are about umem's own code only.
     # The compiler drops a folder from -I when -isystem names it too.
-    flags = ["-std=c11", "-fvisibility=hidden", "-pthread", "-O3", *WARNINGS]
+    # Line numbers (-g1) are for backtraces, and for tests/test_failures.py, which tells calls of the driver apart by
+    # them. They cost bytes in the file and nothing when it runs.
+    flags = ["-std=c11", "-fvisibility=hidden", "-pthread", "-O3", "-g1", *WARNINGS]
     for folder in (sysconfig.get_path("include"), numpy.get_include()):
         flags += ["-isystem", folder]
     link = ["-pthread"]

@@ -129,13 +129,11 @@ typedef struct um_backend_ops {
     UM_MUST_CHECK um_status (*stream_destroy)(um_backend *backend, int device, um_stream_handle stream, um_error *err);
     UM_MUST_CHECK um_status (*stream_synchronize)(um_backend *backend, int device, um_stream_handle stream,
                                                   um_error *err); /* blocks */
-    /* *done says whether all work is finished; unfinished is not an error. */
-    UM_MUST_CHECK um_status (*stream_query)(um_backend *backend, int device, um_stream_handle stream, bool *done,
-                                            um_error *err);
     UM_MUST_CHECK um_status (*event_create)(um_backend *backend, int device, um_event_handle *out, um_error *err);
     void (*event_destroy)(um_backend *backend, int device, um_event_handle event);
     UM_MUST_CHECK um_status (*event_record)(um_backend *backend, int device, um_event_handle event,
                                             um_stream_handle stream, um_error *err);
+    /* *done says whether the work before the event is finished; unfinished is not an error. */
     UM_MUST_CHECK um_status (*event_query)(um_backend *backend, int device, um_event_handle event, bool *done,
                                            um_error *err);
     UM_MUST_CHECK um_status (*event_synchronize)(um_backend *backend, int device, um_event_handle event,

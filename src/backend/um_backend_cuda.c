@@ -64,6 +64,11 @@ um_status um_cuda_enter(um_cuda_backend *cuda, int device, um_cuda_scope *scope,
     return UM_OK;
 }
 
+um_status um_cuda_enter_to_free(um_cuda_backend *cuda, int device, um_cuda_scope *scope, um_error *err) {
+    um_status status = um_cuda_enter(cuda, device, scope, NULL);
+    return status == UM_OK ? status : um_cuda_enter(cuda, device, scope, err);
+}
+
 um_status um_cuda_leave(const um_cuda_backend *cuda, um_cuda_scope scope, um_status status, um_error *err) {
     if (!scope.pushed) {
         return status;
@@ -304,7 +309,8 @@ static void release_device(um_cuda_backend *cuda, int device) {
     CUstream stream = atomic_load_explicit(&entry->own_stream, memory_order_acquire);
     CUevent event = atomic_load_explicit(&entry->spare_event, memory_order_acquire);
     um_cuda_scope scope;
-    if (stream != NULL && um_cuda_enter(cuda, device, &scope, NULL) == UM_OK) { /* an event implies the stream */
+    if (stream != NULL &&
+        um_cuda_enter_to_free(cuda, device, &scope, NULL) == UM_OK) { /* an event implies the stream */
         if (event != NULL) {
             (void)cuda->driver->event_destroy(event);
         }
@@ -352,7 +358,6 @@ static const um_backend_ops cuda_ops = {
     .stream_create = um_cuda_stream_create,
     .stream_destroy = um_cuda_stream_destroy,
     .stream_synchronize = um_cuda_stream_synchronize,
-    .stream_query = um_cuda_stream_query,
     .event_create = um_cuda_event_create,
     .event_destroy = um_cuda_event_destroy,
     .event_record = um_cuda_event_record,

@@ -53,6 +53,8 @@ static inline um_status um_cuda_check(const um_cuda_backend *cuda, CUresult resu
 
 /* Makes the device's primary context current, retaining it at first use. UM_ERR_VALUE when there is no such device. */
 UM_MUST_CHECK um_status um_cuda_enter(um_cuda_backend *cuda, int device, um_cuda_scope *scope, um_error *err);
+/* As um_cuda_enter, for giving something back: that is not given up for a failure that passes, so it tries twice. */
+UM_MUST_CHECK um_status um_cuda_enter_to_free(um_cuda_backend *cuda, int device, um_cuda_scope *scope, um_error *err);
 /* Ends what um_cuda_enter began. Returns `status` when that is a failure, else whether the caller's context is back. */
 UM_MUST_CHECK um_status um_cuda_leave(const um_cuda_backend *cuda, um_cuda_scope scope, um_status status,
                                       um_error *err);
@@ -93,7 +95,6 @@ um_status um_cuda_stream_info(um_backend *backend, um_stream_handle stream, int 
 um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handle *out, um_error *err);
 um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_handle stream, um_error *err);
 um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_handle stream, um_error *err);
-um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle stream, bool *done, um_error *err);
 um_status um_cuda_event_create(um_backend *backend, int device, um_event_handle *out, um_error *err);
 void um_cuda_event_destroy(um_backend *backend, int device, um_event_handle event);
 um_status um_cuda_event_record(um_backend *backend, int device, um_event_handle event, um_stream_handle stream,

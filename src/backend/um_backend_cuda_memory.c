@@ -122,10 +122,7 @@ um_status um_cuda_mem_free(um_backend *backend, void *ptr, size_t size, int devi
     (void)size;
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope = {.pushed = false};
-    um_status entered = um_cuda_enter(cuda, device, &scope, err);
-    if (entered != UM_OK) { /* memory is not given up for a passing failure */
-        entered = um_cuda_enter(cuda, device, &scope, err);
-    }
+    um_status entered = um_cuda_enter_to_free(cuda, device, &scope, err);
     um_status freed = UM_CUDA_CALL(cuda, entered == UM_OK ? err : NULL, mem_free, (CUdeviceptr)(uintptr_t)ptr);
     if (entered != UM_OK) {
         return entered;
@@ -243,7 +240,7 @@ um_status um_cuda_staging_alloc(um_backend *backend, int device, size_t size, vo
 void um_cuda_staging_free(um_backend *backend, void *ptr) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope = {.pushed = false};
-    um_status entered = um_cuda_enter(cuda, um_cuda_any_device(cuda), &scope, NULL);
+    um_status entered = um_cuda_enter_to_free(cuda, um_cuda_any_device(cuda), &scope, NULL);
     (void)cuda->driver->mem_free_host(ptr);
     if (entered == UM_OK) {
         um_status left = um_cuda_leave(cuda, scope, UM_OK, NULL);

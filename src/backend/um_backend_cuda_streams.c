@@ -80,7 +80,7 @@ um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handl
 um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_handle stream, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
-    um_status status = um_cuda_enter(cuda, device, &scope, err);
+    um_status status = um_cuda_enter_to_free(cuda, device, &scope, err);
     if (status != UM_OK) {
         return status;
     }
@@ -97,32 +97,6 @@ um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_
     }
     status = UM_CUDA_CALL(cuda, err, stream_synchronize, (CUstream)stream);
     return um_cuda_leave(cuda, scope, status, err);
-}
-
-/* What a query's result says; NOT_READY is an answer, not a failure. */
-static um_status read_query(const um_cuda_backend *cuda, CUresult result, const char *call, bool *done, um_error *err) {
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
-        *done = result == CUDA_SUCCESS;
-        return UM_OK;
-    }
-    return um_driver_error(cuda->driver, result, call, err);
-}
-
-um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle stream, bool *done, um_error *err) {
-    um_cuda_backend *cuda = um_cuda_of(backend);
-    um_cuda_scope scope;
-    um_status status = um_cuda_enter(cuda, device, &scope, err);
-    if (status != UM_OK) {
-        return status;
-    }
-    bool found = false;
-    CUresult result = cuda->driver->stream_query((CUstream)stream);
-    status = read_query(cuda, result, um_driver_call_names.stream_query, &found, err);
-    status = um_cuda_leave(cuda, scope, status, err);
-    if (status == UM_OK) {
-        *done = found;
-    }
-    return status;
 }
 
 /* --- events ----------------------------------------------------------------------------------------------------- */
@@ -148,7 +122,7 @@ um_status um_cuda_event_create(um_backend *backend, int device, um_event_handle 
 void um_cuda_event_destroy(um_backend *backend, int device, um_event_handle event) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope = {.pushed = false};
-    um_status entered = um_cuda_enter(cuda, device, &scope, NULL);
+    um_status entered = um_cuda_enter_to_free(cuda, device, &scope, NULL);
     (void)cuda->driver->event_destroy((CUevent)event);
     if (entered == UM_OK) {
         um_status left = um_cuda_leave(cuda, scope, UM_OK, NULL);
@@ -175,12 +149,12 @@ um_status um_cuda_event_query(um_backend *backend, int device, um_event_handle e
     if (status != UM_OK) {
         return status;
     }
-    bool found = false;
     CUresult result = cuda->driver->event_query((CUevent)event);
-    status = read_query(cuda, result, um_driver_call_names.event_query, &found, err);
+    bool unfinished = result == CUDA_ERROR_NOT_READY; /* an answer, not a failure */
+    status = um_cuda_check(cuda, unfinished ? CUDA_SUCCESS : result, um_driver_call_names.event_query, err);
     status = um_cuda_leave(cuda, scope, status, err);
     if (status == UM_OK) {
-        *done = found;
+        *done = !unfinished;
     }
     return status;
 }

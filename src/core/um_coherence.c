@@ -20,10 +20,21 @@ void um_wait_drop(um_wait *wait) {
     um_context_unref(ctx);
 }
 
+/* After work or a wait has failed on a device without concurrent access, where rule 6 lets nothing run once the call has returned.
+ * What cannot be waited for now either is noted, and the next host access waits for it. */
+static void make_idle(um_context *ctx) {
+    um_error ignored; /* the failure before this one is reported */
+    if (um_context_wait_everything(ctx, &ignored) == UM_OK) return;
+    pthread_mutex_lock(&ctx->lock);
+    ctx->waits_failed++;
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 um_status um_wait_run(um_wait *wait, um_error *err) {
     if (!wait->needed) return UM_OK;
     um_status status = wait->everything ? um_context_wait_everything(wait->ctx, err)
                                         : um_stream_wait(wait->stream, wait->sequence, err);
+    if (status != UM_OK && wait->running) make_idle(wait->ctx);
     um_wait_drop(wait);
     return status;
 }
@@ -73,10 +84,10 @@ um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
         return refuse_busy(err);
     }
     block->discarded_size = 0; /* the host may write from now on */
-    if (!atomic_load(&block->exported)) *wait = wait_for_block_locked(block);
+    bool everything = atomic_load(&block->exported) || ctx->waits_failed > ctx->waits_made_good;
+    if (!everything) *wait = wait_for_block_locked(block);
     pthread_mutex_unlock(&ctx->lock);
-    if (atomic_load(&block->exported))
-        *wait = (um_wait){.needed = true, .everything = true, .ctx = um_context_ref(ctx)};
+    if (everything) *wait = (um_wait){.needed = true, .everything = true, .ctx = um_context_ref(ctx)};
     return UM_OK;
 }
 
@@ -135,6 +146,11 @@ void um_work_abandon(um_stream *stream) {
     pthread_mutex_unlock(&ctx->lock);
 }
 
+void um_work_failed(um_stream *stream) {
+    if (!stream->ctx->backend->concurrent) make_idle(stream->ctx);
+    um_work_abandon(stream);
+}
+
 /* Rule 3: whether the host could see the work half-done, or change what it reads. */
 static bool host_may_watch(const um_access *access) {
     const um_block *block = access->block;
@@ -174,7 +190,7 @@ um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count
     }
     *wait = UM_WAIT_NONE;
     if (status != UM_OK) {
-        um_work_abandon(stream);
+        um_work_failed(stream);
         return status;
     }
     if (must_wait)

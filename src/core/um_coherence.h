@@ -53,8 +53,10 @@ UM_MUST_CHECK um_status um_work_begin(um_stream *stream, const um_access *access
  * rule 3 (it writes a block with a host view, or reads one with a writable host view; `deferred` opts out) and rule 6. */
 UM_MUST_CHECK um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count, bool deferred,
                                     um_wait *wait, um_error *err);
-/* After um_work_begin when the launch failed. */
+/* After um_work_begin when nothing was launched, or nothing that has to be waited for. */
 void um_work_abandon(um_stream *stream);
+/* After um_work_begin when the launch failed: it may run all the same, for the driver's error can be of what came after it (may block). */
+void um_work_failed(um_stream *stream);
 
 /* --- the device side: other libraries -------------------------------------------------------------------------- */
 

@@ -183,10 +183,12 @@ um_status um_context_wait_everything(um_context *ctx, um_error *err) {
     pthread_mutex_lock(&ctx->lock);
     uint64_t epoch = ++ctx->syncs_started;
     for (int device = 0; device < count; device++) issued[device] = ctx->legacy[device].issued;
+    uint64_t waits_failed = ctx->waits_failed;
     pthread_mutex_unlock(&ctx->lock);
     status = ctx->backend->ops->synchronize(ctx->backend, err);
     if (status != UM_OK) return status;
     pthread_mutex_lock(&ctx->lock);
+    if (ctx->waits_made_good < waits_failed) ctx->waits_made_good = waits_failed;
     if (ctx->sync_completed < epoch) ctx->sync_completed = epoch;
     for (int device = 0; device < count; device++)
         if (ctx->legacy[device].completed < issued[device]) ctx->legacy[device].completed = issued[device];

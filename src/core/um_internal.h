@@ -82,6 +82,8 @@ struct um_context {
     void *by_address;                 /* [lock] tsearch tree of live blocks */
     unsigned running;                 /* [lock] launches not known to be done on devices without concurrent access … */
     unsigned host_busy;               /* [lock] … and host accesses that such a launch has to wait for */
+    uint64_t waits_failed;            /* [lock] there: waits that ended with work perhaps still running … */
+    uint64_t waits_made_good;         /* [lock] … and those that a full synchronise has come after */
     pthread_cond_t host_idle;         /* signalled when host_busy falls to 0 */
 
     um_account all;                     /* [lock] */

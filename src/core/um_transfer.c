@@ -344,7 +344,7 @@ um_status um_zero_new(um_block *block, um_error *err) {
     if (status != UM_OK) return status;
     status = backend->ops->fill_bytes(backend, stream->device, block->span.ptr, 0, size, stream->handle, err);
     if (status != UM_OK) {
-        um_work_abandon(stream);
+        um_work_failed(stream);
         return status;
     }
     um_wait wait;

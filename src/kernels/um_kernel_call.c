@@ -113,7 +113,7 @@ um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *w
         return um_work_end(call->stream, call->accesses, call->access_count, deferred, wait, err);
     }
     if (!call->launched) {
-        um_work_abandon(call->stream);
+        um_work_failed(call->stream);
         return status;
     }
     /* The first failure is the one to report. */

@@ -508,7 +508,7 @@ static um_status copy_extent(const um_foreign *foreign, um_stream *stream, um_nd
     status = backend->ops->copy(backend, um_stream_device(stream), bytes->data, foreign->low, foreign->extent,
                                 um_stream_get_handle(stream), err);
     if (status != UM_OK) {
-        um_work_abandon(stream);
+        um_work_failed(stream);
         return status;
     }
     um_wait wait = UM_WAIT_NONE;

@@ -460,8 +460,6 @@ static void streams_know_their_device(void) {
         UM_CHECK(device == i);
     }
     UM_CHECK(ids[0] != ids[1]);
-    bool done = false;
-    UM_CHECK(ok(backend->ops->stream_query(backend, 1, streams[1], &done, &err), &err) && done);
     for (int i = 0; i < 2; ++i) {
         UM_CHECK(ok(backend->ops->stream_destroy(backend, i, streams[i], &err), &err));
     }
@@ -590,7 +588,6 @@ static um_status compute(const holdings *held, um_error *err) {
     status = status != UM_OK ? status : ops->copy(backend, 0, held->staging, ptr, size, stream, err);
     status = status != UM_OK ? status : ops->copy_2d_to_host(backend, 0, held->staging, 8, ptr, 8, 8, 2, stream, err);
     status = status != UM_OK ? status : ops->event_query(backend, 0, held->event, &done, err);
-    status = status != UM_OK ? status : ops->stream_query(backend, 0, stream, &done, err);
     status = status != UM_OK ? status : ops->event_synchronize(backend, 0, held->event, err);
     status = status != UM_OK ? status : ops->stream_synchronize(backend, 0, stream, err);
     return status != UM_OK ? status : ops->synchronize(backend, err);

@@ -181,6 +181,7 @@ def _compile_library(command: list[str], library: Path, link_options: list[str])
                 *link_options,
                 *map(str, objects),
                 "-lm",
+                "-ldl",
                 "-o",
                 str(fresh),
             ]

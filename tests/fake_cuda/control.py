@@ -30,6 +30,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "fail": (None, [c_char_p, c_ulong, c_int, c_int]),
     "fail_nth_call": (None, [c_ulong, c_int]),
     "last_failed": (c_char_p, []),
+    "last_failed_at": (c_char_p, []),
     "set_sticky": (None, [c_int]),
     "calls": (c_ulong, [c_char_p]),
     "counter": (c_ulonglong, [c_char_p]),
@@ -149,6 +150,10 @@ class FakeCuda:
     def last_failed(self) -> str | None:
         name: bytes | None = self._library.fakecu_last_failed()
         return None if name is None else name.decode()
+
+    def last_failed_at(self) -> str | None:
+        place: bytes | None = self._library.fakecu_last_failed_at()
+        return None if place is None else place.decode()
 
     def set_sticky(self, code: int) -> None:
         self._do("set_sticky", code)

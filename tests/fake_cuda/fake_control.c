@@ -1,8 +1,10 @@
 /* The tests' view of the whole: counters, the ledger of live objects, and starting over. */
 #include "fake_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 unsigned long fakecu_calls(const char *name) {
     unsigned long sum = 0;
@@ -236,4 +238,23 @@ void fakecu_shutdown(void) {
     clear_counters();
     fake_config_from_environment(&fake.config);
     fake_unlock();
+}
+
+/* The ledger at the end of the process, for tests of how it ends: one "kind count" a line. A forked child has none. */
+__attribute__((destructor)) static void report_at_exit(void) {
+    const char *path = getenv("FAKECU_EXIT_REPORT");
+    if (path == NULL || *path == '\0' || getpid() != fake.pid) {
+        return;
+    }
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        fake_unmodelled("FAKECU_EXIT_REPORT", "cannot write %s", path);
+    }
+    static const char *const kinds[] = {"managed", "device", "host", "stream", "event", "library", "context"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        fprintf(file, "%s %ld\n", kinds[i], fakecu_live(kinds[i]));
+    }
+    fprintf(file, "leaked %lu\n", fakecu_leaked());
+    fclose(file);
+    fakecu_check();
 }

@@ -72,8 +72,12 @@ FAKECU_API void fakecu_fail(const char *symbol, unsigned long nth, int code, int
 /* The nth driver call of any kind from now on fails once (0: none). cuGetErrorName and
  * cuGetErrorString are not counted. */
 FAKECU_API void fakecu_fail_nth_call(unsigned long n, int code);
-/* Name of the call that was last failed by either, NULL when none was. */
+/* Name of the call that was last failed by either, NULL when none was. Between fakecu_fail_nth_call and a reset it is
+ * the nth call's or none: a fault can be set to see what fails after it. */
 FAKECU_API const char *fakecu_last_failed(void);
+/* Where that call was made: "object+0x1234", the object's file and the offset in it at which the caller went on. Valid
+ * until the next question. */
+FAKECU_API const char *fakecu_last_failed_at(void);
 /* Every call that needs a context fails with `code` from now on, as after a crashed kernel (0:
  * heals). */
 FAKECU_API void fakecu_set_sticky(int code);

@@ -76,7 +76,7 @@ static bool needs_init(fake_call_id id) {
            id != FAKE_CALL_get_error_string && id != FAKE_CALL_get_proc_address;
 }
 
-fake_guard fake_enter(fake_call_id id) {
+fake_guard fake_enter(fake_call_id id, const void *from) {
     fake_guard guard = {CUDA_SUCCESS, fake_call_symbol(id), false};
     load();
     if (getpid() != fake.pid) { /* the lock may be held by a thread that this process does not have */
@@ -87,7 +87,7 @@ fake_guard fake_enter(fake_call_id id) {
     guard.locked = true;
     fake.calls[id]++;
     fake.counters.calls++;
-    guard.result = fake_fault_next(id);
+    guard.result = fake_fault_next(id, from);
     if (guard.result == CUDA_SUCCESS && needs_init(id) && !fake.initialised) {
         guard.result = CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -102,8 +102,10 @@ void fake_leave(fake_guard *guard) {
 
 /* --- entry points of the library ------------------------------------- */
 
-static CUresult proc_address(const char *symbol, void **function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status) {
+/* Inlined, so that the return address in it is that of the exported function. */
+__attribute__((always_inline)) static inline CUresult proc_address(const char *symbol, void **function, int version,
+                                                                   cuuint64_t flags,
+                                                                   CUdriverProcAddressQueryResult *status) {
     FAKE_CALL(get_proc_address);
     if (call.result != CUDA_SUCCESS) {
         return call.result;

@@ -1,6 +1,8 @@
 /* Which call fails next, and what kind of machine is imitated. */
 #include "fake_internal.h"
 
+#include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,9 @@ typedef struct fault {
 static fault faults[MAX_FAULTS];
 static unsigned long countdown; /* calls until one of any kind fails; 0: none will */
 static CUresult countdown_code;
+static bool counting; /* there is or was a countdown: only the call that it fails is the last failed one */
 static const char *last_failed;
+static const void *last_failed_at; /* where its caller goes on */
 
 static const char *table_symbol(const char *symbol) {
     for (int id = 0; id < FAKE_CALL_COUNT; id++) {
@@ -49,11 +53,22 @@ void fakecu_fail(const char *symbol, unsigned long nth, int code, int forever) {
 void fakecu_fail_nth_call(unsigned long n, int code) {
     fake_lock();
     countdown = n;
+    counting = n > 0;
     countdown_code = (CUresult)code;
     fake_unlock();
 }
 
 const char *fakecu_last_failed(void) { return last_failed; }
+
+const char *fakecu_last_failed_at(void) {
+    static char text[4096 + 32];
+    Dl_info object;
+    if (last_failed_at == NULL || dladdr(last_failed_at, &object) == 0) {
+        return NULL;
+    }
+    snprintf(text, sizeof text, "%s+%#tx", object.dli_fname, (const char *)last_failed_at - (char *)object.dli_fbase);
+    return text;
+}
 
 void fakecu_set_sticky(int code) {
     fake_lock();
@@ -61,11 +76,13 @@ void fakecu_set_sticky(int code) {
     fake_unlock();
 }
 
-CUresult fake_fault_next(fake_call_id id) {
+CUresult fake_fault_next(fake_call_id id, const void *from) {
     const char *symbol = fake_call_symbol(id);
     CUresult result = CUDA_SUCCESS;
+    bool last = false;
     if (countdown > 0 && id != FAKE_CALL_get_error_name && id != FAKE_CALL_get_error_string && --countdown == 0) {
         result = countdown_code;
+        last = true;
     }
     for (int i = 0; i < MAX_FAULTS; i++) {
         fault *f = &faults[i];
@@ -78,12 +95,14 @@ CUresult fake_fault_next(fake_call_id id) {
             continue;
         }
         result = f->code;
+        last = last || !counting;
         if (!f->forever) {
             f->symbol = NULL;
         }
     }
-    if (result != CUDA_SUCCESS) {
+    if (last) {
         last_failed = symbol;
+        last_failed_at = from;
     }
     return result;
 }
@@ -91,7 +110,9 @@ CUresult fake_fault_next(fake_call_id id) {
 void fake_fault_reset(void) {
     memset(faults, 0, sizeof faults);
     countdown = 0;
+    counting = false;
     last_failed = NULL;
+    last_failed_at = NULL;
     fake.sticky = CUDA_SUCCESS;
 }
 

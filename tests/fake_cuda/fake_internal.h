@@ -203,12 +203,14 @@ typedef struct fake_guard {
     bool locked;
 } fake_guard;
 
-fake_guard fake_enter(fake_call_id id);
+/* `from`: where the caller goes on when the call returns. */
+fake_guard fake_enter(fake_call_id id, const void *from);
 void fake_leave(fake_guard *guard);
 
 /* First statement of every entry point: takes the lock until the function returns, counts the
  * call, decides whether it fails. */
-#define FAKE_CALL(field) __attribute__((cleanup(fake_leave))) fake_guard call = fake_enter(FAKE_CALL_##field)
+#define FAKE_CALL(field)                                                                                               \
+    __attribute__((cleanup(fake_leave))) fake_guard call = fake_enter(FAKE_CALL_##field, __builtin_return_address(0))
 
 /* Something this driver does not model: says so and aborts. */
 _Noreturn void fake_unmodelled(const char *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -219,7 +221,7 @@ void fake_lock(void);
 void fake_unlock(void);
 
 /* Injected result for this call, CUDA_SUCCESS for none (fake_fault.c). */
-CUresult fake_fault_next(fake_call_id id);
+CUresult fake_fault_next(fake_call_id id, const void *from);
 void fake_fault_reset(void);
 void fake_config_from_environment(fake_config *config);
 bool fake_config_lacks(const char *symbol);

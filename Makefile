@@ -143,9 +143,8 @@ check-sanitize: $(VENV)/.extra-test build
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	    UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1,$(ASAN_TESTS))
 
-# Tests with threads, by their names; of the C programs all but those of the kernels have some. In one process: pytest-xdist's
-# do not end under ThreadSanitizer.
-TSAN_TESTS ?= tests -n 0 -k "thread or test_c.py and not test_um_kernel"
+# Tests with threads, by their names; of the C programs all but those of the kernels have some.
+TSAN_TESTS ?= tests -k "thread or test_c.py and not test_um_kernel"
 check-threads: $(VENV)/.extra-test build
 	$(call in_copy,tsan,thread,tsan,\
 	    TSAN_OPTIONS=halt_on_error=1:exitcode=66:suppressions=$(CURDIR)/tools/tsan.supp,$(TSAN_TESTS))

@@ -118,6 +118,21 @@ class TestCudaInterface:
         with pytest.raises(BufferError, match=r"negative.*copy"):
             a.__cuda_array_interface__
 
+    def test_a_flag_that_changes_while_it_is_made(self, umem, monkeypatch):
+        """As another thread may do: what is kept for later reads must not say what was."""
+        from numpy._core import _internal
+
+        a = umem.zeros(3, [("x", "f4"), ("y", "i4")])
+        describe = _internal._array_descr
+
+        def describe_and_change(dtype):
+            a.flags.writeable = False
+            return describe(dtype)
+
+        monkeypatch.setattr(_internal, "_array_descr", describe_and_change)
+        assert a.__cuda_array_interface__["descr"] == [("x", "<f4"), ("y", "<i4")]
+        assert a.__cuda_array_interface__["data"][1] is True
+
     def test_negative_strides_that_are_never_walked_are_not(self, umem):
         a = umem.zeros((4, 6))
         for view in (a[2:2][::-1], a[0:1][::-1], a[:, 3:3][:, ::-1]):

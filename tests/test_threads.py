@@ -838,9 +838,45 @@ print(errors, umem.devices()[0]["concurrent_managed_access"], max(float(a[0]) fo
     assert out.split() == ["[]", "False", "True"]
 
 
-@pytest.mark.skipif(
+without_gil = pytest.mark.skipif(
     not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this interpreter has a GIL"
 )
+
+
+@without_gil
+@pytest.mark.backends("fake")
+def test_a_kernel_waits_for_the_turn_of_the_host(run_python):
+    """Code of the value that is being written runs in the host's turn, and holds kernels of other threads back."""
+    out = run_python(
+        """
+import threading, time
+import umem
+a, text = umem.zeros(100, "f4"), umem.zeros(4, "S3")
+begin, done, seen = threading.Event(), threading.Event(), []
+def compute():
+    begin.wait()
+    umem.add(a, 1, out=a)
+    done.set()
+class Value:
+    def __str__(self):
+        begin.set()
+        end = time.perf_counter() + 2
+        while time.perf_counter() < end and not done.is_set(): pass
+        seen.append(done.is_set())
+        return "abc"
+thread = threading.Thread(target=compute)
+thread.start()
+text.fill(Value())
+thread.join()
+print(set(seen), text[3], a[5])
+""",
+        FAKECU_CONCURRENT="0",
+        PYTHON_GIL="0",
+    )
+    assert out.split() == ["{False}", "b'abc'", "1.0"]
+
+
+@without_gil
 def test_the_gil_stays_off(run_python):
     out = run_python(
         """

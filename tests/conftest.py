@@ -28,7 +28,12 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+<<<<<<< HEAD
 from backends import BACKENDS, MACHINES, environment, fake_library, is_fake  # noqa: E402
+=======
+import support  # noqa: E402, F401  registers hypothesis' profiles before pytest chooses one
+from backends import BACKENDS, environment, fake_library  # noqa: E402
+>>>>>>> 283bff0 (Property tests: random operations against NumPy as a model; importers fed with objects that lie)
 from results import pytest_runtest_logreport, pytest_sessionfinish  # noqa: E402, F401  hooks
 from skips import pytest_configure  # noqa: E402, F401  hook
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import pickle
 import re
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -22,7 +25,11 @@ settings.register_profile(
         HealthCheck.too_slow,
     ],
 )
-settings.load_profile("umem")
+# Other examples in every run, and many: pytest --hypothesis-profile=long --timeout=0
+settings.register_profile(
+    "long", settings.get_profile("umem"), max_examples=2000, derandomize=False, print_blob=True
+)
+settings.load_profile("umem")  # --hypothesis-profile is read later, and wins
 
 
 def label(value) -> str:
@@ -200,6 +207,15 @@ def allocated(umem) -> int:
     return umem.memory_stats()["allocated_bytes.all.current"]
 
 
+def make_what_is_made_once(umem):
+    """Modules, kernels, streams and buffers that stay for the next time."""
+    a = umem.ones(1 << 16, dtype="f4") + umem.ones(1, dtype="f8")
+    assert a.sum() == 2 << 16
+    for where in ("cpu", "cuda") if umem._core.has_kernels() else ("cpu",):
+        umem.prefetch([a, umem.ones(1 << 16, home=where)], where)
+    assert pickle.loads(pickle.dumps(a))[0] == a.read()[0]
+
+
 class Exporter:
     """An object that offers some protocols of another array and nothing else."""
 
@@ -211,3 +227,30 @@ class Exporter:
         if name in object.__getattribute__(self, "_names"):
             return getattr(self._array, name)
         raise AttributeError(name)
+
+
+@contextmanager
+def managed_memory(fake, nbytes):
+    """Address of managed memory that another library of the process allocated from the fake driver."""
+    driver = ctypes.CDLL(fake.path)
+    context, previous, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+
+    def call(name, *arguments):
+        function, status = ctypes.c_void_p(), ctypes.c_int()
+        assert (
+            driver.cuGetProcAddress_v2(
+                name, ctypes.byref(function), 12000, ctypes.c_uint64(0), ctypes.byref(status)
+            )
+            == 0
+        )
+        assert ctypes.CFUNCTYPE(ctypes.c_int)(function.value)(*arguments) == 0
+
+    call(b"cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call(b"cuCtxPushCurrent", context)
+    call(b"cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(nbytes), 1)
+    call(b"cuCtxPopCurrent", ctypes.byref(previous))
+    yield pointer.value
+    call(b"cuCtxPushCurrent", context)
+    call(b"cuMemFree", pointer)
+    call(b"cuCtxPopCurrent", ctypes.byref(previous))
+    call(b"cuDevicePrimaryCtxRelease", 0)

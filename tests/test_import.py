@@ -17,6 +17,7 @@ from support import (
     allocated,
     assert_same,
     assert_same_array,
+    managed_memory,
     outcome,
     sample,
     walked_strides,
@@ -574,6 +575,17 @@ class TestCudaArrayInterface:
         assert umem.asarray(Interface(cai(pointer)), copy=True).tolist() == a.tolist()
 
     @pytest.mark.backends("fake")
+    @pytest.mark.parametrize("protocol", ["__cuda_array_interface__", "__array_interface__"])
+    @pytest.mark.parametrize("stride", [-(1 << 32), -4, 1 << 32, 4])
+    def test_managed_memory_of_others_is_not_left(self, umem, fake_managed, protocol, stride):
+        pointer, _ = fake_managed
+        start = pointer if stride < 0 else pointer + (1 << 16) - 4
+        liar = Interface(cai(start, (6,), strides=(stride,)), protocol)
+        for make in (umem.asarray, umem.array):
+            with pytest.raises(BufferError):
+                make(liar)
+
+    @pytest.mark.backends("fake")
     def test_managed_memory_of_others_cannot_be_given_a_home(self, umem, fake_managed):
         a = umem.asarray(Interface(cai(fake_managed[0])))
         with pytest.raises(ValueError, match="owns"):
@@ -586,30 +598,10 @@ class TestCudaArrayInterface:
 @pytest.fixture
 def fake_managed(umem, fake):
     """(address, NumPy view) of managed memory that another library of the process allocated."""
-    driver = ctypes.CDLL(fake.path)
-    context, previous, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
-
-    def call(name, *arguments):
-        function, status = ctypes.c_void_p(), ctypes.c_int()
-        assert (
-            driver.cuGetProcAddress_v2(
-                name, ctypes.byref(function), 12000, ctypes.c_uint64(0), ctypes.byref(status)
-            )
-            == 0
-        )
-        assert ctypes.CFUNCTYPE(ctypes.c_int)(function.value)(*arguments) == 0
-
-    call(b"cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    call(b"cuCtxPushCurrent", context)
-    call(b"cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(1 << 16), 1)
-    call(b"cuCtxPopCurrent", ctypes.byref(previous))
-    yield pointer.value, np.ctypeslib.as_array((ctypes.c_float * 1024).from_address(pointer.value))
-    gc.collect()
-    umem.synchronize()
-    call(b"cuCtxPushCurrent", context)
-    call(b"cuMemFree", pointer)
-    call(b"cuCtxPopCurrent", ctypes.byref(previous))
-    call(b"cuDevicePrimaryCtxRelease", 0)
+    with managed_memory(fake, 1 << 16) as pointer:
+        yield pointer, np.ctypeslib.as_array((ctypes.c_float * 1024).from_address(pointer))
+        gc.collect()
+        umem.synchronize()
 
 
 @host

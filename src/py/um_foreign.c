@@ -176,6 +176,12 @@ static um_status ask_driver(um_backend *backend, const um_foreign *foreign, um_p
     const char *end = foreign->low + foreign->extent;
     um_status status = backend->ops->pointer_info(backend, foreign->low, out, err);
     *whole = true;
+    if (status == UM_OK && !out->known && foreign->data != foreign->low) {
+        /* Strides that go back may leave the managed memory that the first element is in. */
+        um_pointer_info first = {0};
+        status = backend->ops->pointer_info(backend, foreign->data, &first, err);
+        *whole = status != UM_OK || !first.known || !first.managed;
+    }
     if (status != UM_OK || !out->known) {
         return status;
     }
@@ -210,7 +216,7 @@ int um_foreign_locate(um_state *state, const um_foreign *foreign, um_memory *out
     if (backend->ops->pointer_info != NULL) {
         um_error err;
         um_status status;
-        bool whole;
+        bool whole = true;
         Py_BEGIN_ALLOW_THREADS
         status = um_context_check(ctx, &err);
         if (status == UM_OK) {
@@ -221,7 +227,7 @@ int um_foreign_locate(um_state *state, const um_foreign *foreign, um_memory *out
             um_raise(state, &err);
             return -1;
         }
-        if (info.known && !whole) {
+        if (!whole) {
             return refuse_outside("allocation");
         }
     }

@@ -14,7 +14,8 @@ CONSTRAINTS := tests/constraints.txt
 
 # Processes that pytest spreads the tests over; with more the interpreters' start costs more than it gives.
 JOBS := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
+PYTEST_RUN := pytest -n $(JOBS) --dist worksteal
+PYTEST := $(PY) -m $(PYTEST_RUN)
 
 # Without a GPU to run them, kernels for every architecture only cost time.
 ifeq ($(shell command -v nvidia-smi 2> /dev/null),)
@@ -24,13 +25,15 @@ export UMEM_CUDA_ARCHS
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two pip at once would spoil .venv; compilers run in parallel by themselves
-.PHONY: help demo test check gpu bench bench-gpu format clean build build-here \
-	check-format check-lint check-types check-sanitize check-threads check-valgrind
+.PHONY: help demo test check mutations fuzz gpu bench bench-gpu format clean build build-here \
+	check-format check-lint check-types check-sanitize check-threads check-valgrind check-coverage
 
 help:
 	@echo "make demo       set up and run the main job"
 	@echo "make test       set up and run every test that needs no GPU"
-	@echo "make check      format, lint, types, sanitizers, Valgrind"
+	@echo "make check      format, lint, types, sanitizers, Valgrind, coverage"
+	@echo "make mutations  take each wait out of the coherence rules and see a test fail"
+	@echo "make fuzz       feed the importers with objects that lie, FUZZ_SECONDS=60 on each backend"
 	@echo "make gpu        build for this machine's GPU and run the GPU tests, offline"
 	@echo "make bench      benchmarks without a GPU, into benchmarks/results/"
 	@echo "make bench-gpu  benchmarks with the GPU, offline, into benchmarks/results/"
@@ -95,7 +98,7 @@ bench-gpu: build-here
 
 C_FILES = $(shell find src tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
 
-check: check-format check-lint check-types check-sanitize check-threads check-valgrind
+check: check-format check-lint check-types check-sanitize check-threads check-valgrind check-coverage
 
 check-format: $(VENV)/.extra-dev
 	$(VENV)/bin/ruff format --check .
@@ -113,41 +116,48 @@ check-types: $(VENV)/.extra-dev $(VENV)/.extra-test build
 	$(PY) -m mypy
 	if [ -f umem/_core.pyi ]; then $(PY) -m mypy.stubtest umem._core; fi
 
-, := ,
-
-# $(call in_copy,NAME,KINDS,RUNTIMES,OPTIONS,TESTS): TESTS in build/NAME, a copy of the tree built with -fsanitize=KINDS, so that an
-# in-place build cannot be picked up instead. torch is left out: it is slow there, and not ours. CPython is not built with
-# sanitizers, so their RUNTIMES have to be loaded first, and libstdc++ with them, or exceptions in other libraries abort.
-# Sanitizers of older compilers cannot place their maps where addresses are very random: setarch -R, where it is allowed.
-# --capture=sys lets the report of a run that aborts through to the terminal.
-define in_copy
-	mkdir -p build/$(1)
+# $(call copy_tree,NAME): build/NAME, the tree without what is built in place, so that this cannot be picked up instead; and
+# build/NAME/without, for PYTHONPATH where torch is left out: it is slow under sanitizers, and not ours.
+define copy_tree
+	mkdir -p build/$(1)/build build/$(1)/without
 	rm -rf build/$(1)/src build/$(1)/umem build/$(1)/tests
 	tar -cf - --exclude=./.git --exclude=./$(VENV) --exclude=./build --exclude='*.so' \
 	    --exclude=__pycache__ . | tar -xf - -C build/$(1)
-	mkdir -p build/$(1)/build build/$(1)/without
 	if [ -d build/kernels ]; then cp -a build/kernels build/$(1)/build/; fi
 	echo 'raise ModuleNotFoundError("torch is left out of sanitizer runs", name="torch")' \
 	    > build/$(1)/without/torch.py
-	cd build/$(1) && UMEM_SANITIZE=$(2) $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
-	cd build/$(1) && runtime=$$(ldd umem/_core*.so | awk '/lib($(3)|stdc\+\+)\./ {print $$3}') && \
-	    fixed=$$(setarch -R true 2> /dev/null && echo setarch -R || true) && \
-	    UMEM_SANITIZE=$(2) UMEM_NO_SKIPS= PYTHONPATH=$$PWD:$$PWD/without PYTHONMALLOC=malloc $(4) \
-	    $$fixed env LD_PRELOAD="$$(echo $$runtime)" \
-	    $(CURDIR)/$(PYTEST) $(5) --timeout=300 --capture=sys -p no:cacheprovider
 endef
 
+BUILD_IN_PLACE = $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
+
+# $(call sanitized,RUNTIMES): runs what follows with the sanitizers' runtimes. CPython is not built with them, so they have to be loaded
+# first, and libstdc++ with them, or exceptions in other libraries abort. Sanitizers of older compilers cannot place their maps where
+# addresses are very random: setarch -R, where it is allowed.
+sanitized = runtime=$$(ldd umem/_core*.so | awk '/lib($(1)|stdc\+\+)\./ {print $$3}') && \
+	fixed=$$(setarch -R true 2> /dev/null && echo setarch -R || true) && \
+	UMEM_NO_SKIPS= PYTHONPATH=$$PWD:$$PWD/without PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	TSAN_OPTIONS=halt_on_error=1:exitcode=66:suppressions=$(CURDIR)/tools/tsan.supp \
+	$$fixed env LD_PRELOAD="$$(echo $$runtime)"
+
+# --capture=sys lets the report of a run that aborts through to the terminal.
+IN_COPY := --timeout=300 --capture=sys -p no:cacheprovider
+
 ASAN_TESTS ?= tests
+check-sanitize: export UMEM_SANITIZE := address,undefined
 check-sanitize: $(VENV)/.extra-test build
-	$(call in_copy,asan,address$(,)undefined,asan|ubsan,\
-	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	    UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1,$(ASAN_TESTS))
+	$(call copy_tree,asan)
+	cd build/asan && $(BUILD_IN_PLACE)
+	cd build/asan && $(call sanitized,asan|ubsan) $(CURDIR)/$(PYTEST) $(ASAN_TESTS) $(IN_COPY)
 
 # Tests with threads, by their names; of the C programs all but those of the kernels have some.
 TSAN_TESTS ?= tests -k "thread or test_c.py and not test_um_kernel"
+check-threads: export UMEM_SANITIZE := thread
 check-threads: $(VENV)/.extra-test build
-	$(call in_copy,tsan,thread,tsan,\
-	    TSAN_OPTIONS=halt_on_error=1:exitcode=66:suppressions=$(CURDIR)/tools/tsan.supp,$(TSAN_TESTS))
+	$(call copy_tree,tsan)
+	cd build/tsan && $(BUILD_IN_PLACE)
+	cd build/tsan && $(call sanitized,tsan) $(CURDIR)/$(PYTEST) $(TSAN_TESTS) $(IN_COPY)
 
 # The C programs. Valgrind simulates the processor: only every 7th round of the random ones.
 VALGRIND = valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite,indirect,possible \
@@ -155,6 +165,39 @@ VALGRIND = valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite,i
 check-valgrind: $(VENV)/.extra-test build
 	@command -v valgrind > /dev/null || { echo "valgrind is missing: apt-get install valgrind" >&2; exit 1; }
 	UMEM_VALGRIND="$(VALGRIND)" UMEM_TEST_STEP=7 $(PYTEST) tests/test_c.py --timeout=300
+
+# Built with gcc's counters. Both tables are printed, whichever is too low.
+COVERAGE_TESTS ?= tests
+check-coverage: export UMEM_COVERAGE := 1
+check-coverage: $(VENV)/.extra-test $(VENV)/.extra-dev build
+	$(call copy_tree,coverage)
+	cd build/coverage && find . -name '*.gcda' -delete && rm -rf .coverage* build/ctests && $(BUILD_IN_PLACE)
+	cd build/coverage && PYTHONPATH=$$PWD $(CURDIR)/$(PY) -m coverage run -m $(PYTEST_RUN) $(COVERAGE_TESTS) $(IN_COPY)
+	cd build/coverage && $(CURDIR)/$(PY) -m coverage combine --quiet && low=0; \
+	    $(CURDIR)/$(PY) -m coverage report --fail-under=95 || low=1; \
+	    $(CURDIR)/$(PY) tools/c_coverage.py --fail-under=90 build || low=1; exit $$low
+
+# --- what takes as long as one lets it, and is no part of check
+
+# Rewrites docs/mutations.md.
+mutations: $(VENV)/.extra-test build
+	$(PY) tools/mutations.py --jobs $(JOBS)
+
+# What it has learnt stays in build/fuzz/corpus-*.
+FUZZ_SECONDS ?= 60
+ATHERIS := atheris==3.0.0
+fuzz: export UMEM_SANITIZE := address,undefined
+fuzz: $(VENV)/.extra-test build
+	$(PIP) install -q $(ATHERIS)
+	$(call copy_tree,fuzz)
+	cd build/fuzz && CFLAGS=-fsanitize-coverage=trace-pc,trace-cmp $(BUILD_IN_PLACE)
+	cd build/fuzz && $(CC) -O2 -fPIC -shared -o coverage.so tests/fuzz/coverage.c
+	cd build/fuzz && for backend in host fake; do \
+	    mkdir -p corpus-$$backend; \
+	    $(call sanitized,asan|ubsan) $(CURDIR)/$(PY) tests/fuzz/fuzz_importers.py $$backend \
+	        ./coverage.so -max_total_time=$(FUZZ_SECONDS) -max_len=256 -len_control=0 -timeout=60 \
+	        -rss_limit_mb=4096 -artifact_prefix=$$backend- corpus-$$backend; \
+	done
 
 # --- housekeeping
 

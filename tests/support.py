@@ -137,7 +137,7 @@ def sample(dtype, shape=(4, 6)) -> np.ndarray:
         numbers = abs(numbers)
     values = numbers.astype(dtype).reshape(shape)
     if dtype.kind == "c":
-        values = values + values[::-1] * dtype.type(0.5j)
+        values = values + (values[::-1] if shape else values) * dtype.type(0.5j)
     return values.astype(dtype)
 
 

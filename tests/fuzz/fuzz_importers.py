@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib.util
 import mmap
 import sys
 import warnings
@@ -599,16 +600,14 @@ def start(backend: str) -> Harness:
 
 def load_atheris(coverage: str):
     """atheris, told of the C code's coverage through the library that is built from coverage.c."""
-    library = ctypes.CDLL(coverage, ctypes.RTLD_GLOBAL)
-    flags = sys.getdlopenflags()
-    sys.setdlopenflags(
-        flags | ctypes.RTLD_GLOBAL
-    )  # libFuzzer's functions are for umem's extension too
     import atheris
-    from atheris import core_with_libfuzzer
 
-    sys.setdlopenflags(flags)
-    fuzzer = ctypes.CDLL(core_with_libfuzzer.__file__)
+    library = ctypes.CDLL(coverage, ctypes.RTLD_GLOBAL)  # umem's extension will look for it
+    fuzzer = ctypes.CDLL(importlib.util.find_spec("atheris.core_with_libfuzzer").origin)
+    for bits in (1, 2, 4, 8):
+        for name in (f"cmp{bits}", f"const_cmp{bits}"):
+            target = ctypes.cast(getattr(fuzzer, f"__sanitizer_cov_trace_{name}"), c_void_p)
+            c_void_p.in_dll(library, f"coverage_{name}").value = target.value
     library.coverage_announce(
         fuzzer.__sanitizer_cov_8bit_counters_init, fuzzer.__sanitizer_cov_pcs_init
     )

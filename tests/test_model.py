@@ -299,8 +299,11 @@ class Machine(RuleBasedStateMachine):
         pair = self.pick(data)
         key = self.key(data, pair.n.shape)
         a, n = self.agree(lambda: pair.a[key], lambda: pair.n[key])
-        if n is not None:
-            self.keep(a, n)
+        if n is None:
+            return
+        if not is_scalar(n) and not np.may_share_memory(n, pair.n):
+            n = laid_out_as(a, n)  # in which order NumPy stores such a result is not said
+        self.keep(a, n)
 
     @precondition(lambda self: self.pairs)
     @rule(
@@ -780,6 +783,12 @@ def offset(n) -> int:
     return sum(
         -step * (length - 1) for step, length in zip(n.strides, n.shape, strict=True) if step < 0
     )
+
+
+def laid_out_as(a, n):
+    """A copy of n whose axes are in the order in memory that they have in a."""
+    axes = sorted(range(n.ndim), key=lambda axis: -a.strides[axis])
+    return np.array(n.transpose(axes), order="C").transpose(np.argsort(axes))
 
 
 def is_forward(n) -> bool:

@@ -32,7 +32,7 @@ import dlpack_abi as dl
 from support import make_what_is_made_once, managed_memory
 
 PAGE = mmap.PAGESIZE
-LIMIT = 4 << 20  # bytes; lies about sizes shall cost no time
+LIMIT = 1 << 18  # bytes; lies about sizes shall cost no time
 
 
 class Raised(Exception):

@@ -218,9 +218,16 @@ class Machine(RuleBasedStateMachine):
 
     # --- making arrays
 
-    @initialize(eager=st.booleans())
-    def begin(self, eager):
+    @initialize(eager=st.booleans(), watched=st.booleans(), dtype=st.sampled_from(KERNEL_DTYPES))
+    def begin(self, eager, watched, dtype):
         self.eager = eager  # whether all pairs are looked at after every step
+        n = values(dtype, (7, 4), 1)
+        a = self.umem.array(n)
+        self.keep(a, n)
+        for part in (slice(1, None), slice(None, -1)):  # of one shape, and they overlap
+            self.keep(a[part], n[part])
+        if watched:
+            self.views.append((np.asarray(a), n))
 
     @rule(
         how=st.sampled_from(
@@ -553,9 +560,8 @@ class Machine(RuleBasedStateMachine):
             assert isinstance(result[1], BufferError), result[1]
             assert name == "from_dlpack"
             return
-        if n.size and (
-            not isinstance(live, np.ndarray) or live.flags.writeable == n.flags.writeable
-        ):
+        # A view keeps the flag that it was made with.
+        if n.size and result[1].flags.writeable == n.flags.writeable:
             self.keep(result[1], n[...])
 
     @precondition(lambda self: self.fake is not None and self.pairs)

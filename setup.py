@@ -41,6 +41,9 @@ WARNINGS = [
     "-Wmissing-prototypes",
 ]
 
+# Threads count exactly; the paths of headers are found again from any folder.
+COVERAGE = ["--coverage", "-fprofile-update=atomic", "-fprofile-abs-path"]
+
 
 def switch(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
@@ -83,7 +86,7 @@ def core_extension() -> Extension:
         flags += ["-O0", "-g", "-UNDEBUG"]
         macros.append(("UM_DEBUG", "1"))
     if switch("UMEM_COVERAGE"):
-        flags += ["-O0", "-g", "--coverage"]
+        flags += ["-O0", "-g", *COVERAGE]
         link.append("--coverage")
     sanitizers = os.environ.get("UMEM_SANITIZE", "")
     if sanitizers:

@@ -35,6 +35,9 @@ FLAGS = [
 ]
 if SANITIZE:
     FLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+if os.environ.get("UMEM_COVERAGE", "0") not in ("", "0"):
+    # As setup.py does, so that a source has the same branches in both builds; assertions are none of them.
+    FLAGS += ["-O0", "-DNDEBUG", "--coverage", "-fprofile-update=atomic", "-fprofile-abs-path"]
 
 
 def include_flags():
@@ -72,7 +75,7 @@ def objects():
         key = hashlib.sha256(common.encode() + source.read_bytes()).hexdigest()[:20]
         target = BUILD / f"{source.stem}-{key}.o"
         if not target.exists():
-            partial = target.with_suffix(".partial")
+            partial = target.with_suffix(".partial.o")
             run([*command, "-c", source, "-o", partial])
             partial.replace(target)
         return source, target

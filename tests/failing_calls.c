@@ -23,7 +23,7 @@
 
 /* How a function fails, and what it then returns. */
 #define NULL_RETURNED(CALL)                                                                                            \
-    CALL(PyBytes_FromStringAndSize) CALL(PyCapsule_GetPointer) CALL(PyCapsule_New) CALL(PyContextVar_New)              \
+    CALL(PyBytes_FromStringAndSize) CALL(PyCapsule_New) CALL(PyContextVar_New)              \
     CALL(PyDescr_NewMethod) CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) CALL(PyDict_New)                           \
     CALL(PyErr_NewExceptionWithDoc) CALL(PyImport_ImportModule) CALL(PyList_AsTuple) CALL(PyList_New)                  \
     CALL(PyLong_FromLong) CALL(PyLong_FromSize_t) CALL(PyLong_FromSsize_t) CALL(PyLong_FromUnsignedLongLong)           \
@@ -41,7 +41,7 @@
     CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsSsize_t)   \
     CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant) CALL(PyModule_AddType)    \
     CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue) CALL(PyObject_SetAttr)                     \
-    CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains) CALL(PySequence_Size)                \
+    CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains)                \
     CALL(PySlice_Unpack) CALL(PyUnicode_Compare)
 
 /* They take over references to arguments whatever happens: do the work, then throw it away. */
@@ -54,7 +54,7 @@
     CALL(PyMem_Malloc) CALL(malloc) CALL(calloc) CALL(aligned_alloc) CALL(fopen) CALL(fopen64) CALL(fgets) CALL(tsearch)
 
 #define MINUS_ONE_WITHOUT_EXCEPTION(CALL)                                                                              \
-    CALL(mmap) CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64) CALL(process_vm_readv)    \
+    CALL(mmap) CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64)     \
     CALL(getdelim) CALL(__getdelim)
 
 #define ERROR_NUMBER_RETURNED(CALL) CALL(pthread_mutex_init) CALL(pthread_cond_init) CALL(__register_atfork)
@@ -86,13 +86,13 @@
 /* CPython's functions that cannot fail, or whose failure is none of umem's. A new one belongs here or above. */
 #define CANNOT_FAIL(CALL)                                                                                              \
     CALL(PyBool_FromLong) CALL(PyBuffer_Release) CALL(PyCallable_Check) CALL(PyCapsule_GetContext)                     \
-    CALL(PyCapsule_GetName) CALL(PyCapsule_IsValid) CALL(PyDict_Next) CALL(PyErr_Clear) CALL(PyErr_ExceptionMatches)   \
+    CALL(PyCapsule_GetName) CALL(PyCapsule_GetPointer) CALL(PyCapsule_IsValid) CALL(PyDict_Next) CALL(PyErr_Clear) CALL(PyErr_ExceptionMatches)   \
     CALL(PyErr_Fetch) CALL(PyErr_Format) CALL(PyErr_GetRaisedException) CALL(PyErr_NoMemory) CALL(PyErr_Occurred)      \
     CALL(PyErr_Print) CALL(PyErr_Restore) CALL(PyErr_SetObject) CALL(PyErr_SetRaisedException) CALL(PyErr_SetString)   \
     CALL(PyEval_RestoreThread) CALL(PyEval_SaveThread) CALL(PyGC_Collect) CALL(PyGILState_Check)                       \
     CALL(PyGILState_Ensure) CALL(PyGILState_Release) CALL(PyIndex_Check) CALL(PyMem_Free) CALL(PyMem_RawFree)          \
     CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf) CALL(PyObject_CheckBuffer)                      \
-    CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track) CALL(PyObject_GC_UnTrack)               \
+    CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track) CALL(PyObject_GC_UnTrack) CALL(PySequence_Size)               \
     CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState) CALL(PyType_IsSubtype)                                     \
     CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc) CALL(_Py_IsFinalizing)             \
     CALL(Py_IsFinalizing)

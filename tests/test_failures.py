@@ -33,8 +33,9 @@ COUNT = 40_000  # float32: more than 64 KiB, so that arrays own their pages
 class Stage:
     """What a scenario works on, made anew for each failure: arrays on the GPU, with work of their own still pending."""
 
-    def __init__(self, umem):
+    def __init__(self, umem, fake=None):
         self.umem = umem
+        self.fake = fake
         self.a = umem.arange(COUNT, dtype="f4")
         self.b = umem.ones(COUNT, "f4")
         self.c = umem.zeros(COUNT, "f4")
@@ -338,12 +339,12 @@ CODES = ["UNKNOWN", "OUT_OF_MEMORY"]
 def fail_each_call(umem, fake, backend, name, code):
     RECORDED.add((backend, name, code))
     scenario, code = SCENARIOS[name], getattr(fake, code)
-    expected = value(scenario(Stage(umem)))  # and what is loaded once is loaded
+    expected = value(scenario(Stage(umem, fake)))  # and what is loaded once is loaded
     fake.reset_faults()
     before, depth = settle(umem, fake), fake.context_depth()
     survived = set()
     for n in range(1, 200):
-        stage = Stage(umem)
+        stage = Stage(umem, fake)
         fake.fail_nth_call(n, code)
         error = None
         result = None

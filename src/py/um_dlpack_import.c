@@ -116,6 +116,10 @@ static int query_device(PyObject *x, um_dl_device *out) {
     for (Py_ssize_t i = 0; good && i < 2; i++) {
         PyObject *number = PyNumber_Index(PyTuple_GET_ITEM(answer, i));
         if (number == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+                Py_DECREF(answer);
+                return -1;
+            }
             PyErr_Clear();
             good = false;
             break;

@@ -171,10 +171,18 @@ static PyArray_Descr *read_typestr(PyObject *dict) {
         return NULL;
     }
     PyObject *fields = descr->kind == 'V' ? cai_field(dict, "descr", false) : NULL;
+    if (fields == NULL && PyErr_Occurred()) {
+        Py_DECREF(descr);
+        return NULL;
+    }
     if (fields != NULL && PyList_Check(fields)) {
         PyArray_Descr *record = NULL;
         if (PyArray_DescrConverter(fields, &record) != NPY_SUCCEED) {
-            PyErr_Clear();
+            if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
+                Py_DECREF(descr);
+                return NULL;
+            }
+            PyErr_Clear(); /* the bytes are right all the same */
         } else if (PyDataType_ELSIZE(record) == PyDataType_ELSIZE(descr)) {
             Py_SETREF(descr, record);
         } else {

@@ -147,8 +147,11 @@ static int parse_numbered(PyObject *object, const char *name, um_location_kind k
 static int parse_any(PyObject *object, int default_device, um_location *out) {
     if (PyUnicode_Check(object)) {
         const char *text = PyUnicode_AsUTF8(object);
-        if (text == NULL) { /* a lone surrogate */
-            PyErr_Clear();
+        if (text == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) {
+                return -1;
+            }
+            PyErr_Clear(); /* a lone surrogate */
             return 0;
         }
         return parse_text(text, default_device, out) ? 1 : 0;

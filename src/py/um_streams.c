@@ -64,10 +64,11 @@ static int read_protocol(PyObject *attribute, PyObject *source, um_stream_handle
         return -1;
     }
     int result = -1;
-    if (PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 && PyLong_Check(PyTuple_GET_ITEM(pair, 0)) &&
-        PyObject_IsTrue(PyTuple_GET_ITEM(pair, 0)) == 0) {
+    bool is_pair = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 && PyLong_Check(PyTuple_GET_ITEM(pair, 0));
+    int version = is_pair ? PyObject_IsTrue(PyTuple_GET_ITEM(pair, 0)) : 1;
+    if (version == 0) {
         result = read_handle(PyTuple_GET_ITEM(pair, 1), source, out);
-    } else {
+    } else if (version > 0) {
         PyErr_Format(PyExc_TypeError, "stream: '%.100s'.__cuda_stream__ must give (0, handle), not %R",
                      Py_TYPE(source)->tp_name, pair);
     }

@@ -199,6 +199,24 @@ fuzz: $(VENV)/.extra-test build
 	        -rss_limit_mb=4096 -artifact_prefix=$$backend- corpus-$$backend; \
 	done
 
+# A copy of the tree too, built with gcc's counters. Both tables are printed, whichever is too low.
+COVERAGE := build/coverage
+COVERAGE_TESTS ?= tests
+check-coverage: $(VENV)/.extra-test $(VENV)/.extra-dev build
+	mkdir -p $(COVERAGE)/build
+	rm -rf $(COVERAGE)/src $(COVERAGE)/umem $(COVERAGE)/tests $(COVERAGE)/build/ctests $(COVERAGE)/.coverage*
+	find $(COVERAGE) -name '*.gcda' -delete
+	tar -cf - --exclude=./.git --exclude=./$(VENV) --exclude=./build --exclude='*.so' \
+	    --exclude=__pycache__ . | tar -xf - -C $(COVERAGE)
+	if [ -d build/kernels ]; then cp -a build/kernels $(COVERAGE)/build/; fi
+	cd $(COVERAGE) && UMEM_COVERAGE=1 $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
+	workers=$$($(PY) -c 'import xdist; print("-n 2")' 2> /dev/null || true); \
+	    cd $(COVERAGE) && UMEM_COVERAGE=1 PYTHONPATH=$$PWD $(CURDIR)/$(PY) -m coverage run -m pytest \
+	    $$workers $(COVERAGE_TESTS) --timeout=300 -p no:cacheprovider
+	cd $(COVERAGE) && $(CURDIR)/$(PY) -m coverage combine --quiet && low=0; \
+	    $(CURDIR)/$(PY) -m coverage report --fail-under=95 || low=1; \
+	    $(CURDIR)/$(PY) tools/c_coverage.py --fail-under=90 build || low=1; exit $$low
+
 # --- housekeeping
 
 format: $(VENV)/.extra-dev

@@ -22,6 +22,7 @@ SANITIZE = os.environ.get("UMEM_SANITIZE", "")
 #: what the programs run under: nothing, or valgrind with its options (`make check-valgrind`)
 VALGRIND = shlex.split(os.environ.get("UMEM_VALGRIND", ""))
 TIMEOUT = 110 if not SANITIZE and not VALGRIND else 290  # seconds
+COVERAGE = os.environ.get("UMEM_COVERAGE", "0") not in ("", "0")
 FLAGS = [
     "-std=c11",
     "-g",
@@ -35,9 +36,11 @@ FLAGS = [
 ]
 if SANITIZE:
     FLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
-if os.environ.get("UMEM_COVERAGE", "0") not in ("", "0"):
+if COVERAGE:
     # As setup.py does, so that a source has the same branches in both builds; assertions are none of them.
-    FLAGS += ["-O0", "-DNDEBUG", "--coverage", "-fprofile-update=atomic", "-fprofile-abs-path"]
+    FLAGS += ["-O0", "-DNDEBUG", "-DUM_COVERAGE=1", "--coverage", "-fprofile-update=atomic", "-fprofile-abs-path"]
+
+TIMEOUT = 280 if SANITIZE or COVERAGE else 110  # seconds
 
 
 def include_flags():

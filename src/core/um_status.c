@@ -9,14 +9,11 @@ void um_error_format(um_error *err, um_status status, const char *format, ...) {
         return;
     }
     /* The arguments may point into *err (a caller that adds to a message), so it is overwritten last. */
-    char message[sizeof(err->message)];
+    char message[sizeof(err->message)] = "";
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(message, sizeof(message), format, args);
+    (void)vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    if (length < 0) {
-        message[0] = '\0';
-    }
     memset(err, 0, sizeof(*err));
     err->status = status;
     err->device = -1;

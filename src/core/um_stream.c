@@ -28,7 +28,8 @@ um_status um_stream_get(um_context *ctx, int device, um_stream_handle handle, um
         id = thread_id();
     } else {
         int owner;
-        um_status status = ctx->backend->ops->stream_info(ctx->backend, handle, &owner, &id, err);
+        um_status status = um_context_check(ctx, err);
+        if (status == UM_OK) status = ctx->backend->ops->stream_info(ctx->backend, handle, &owner, &id, err);
         if (status != UM_OK) return status;
         if (owner >= 0 && owner != device)
             return um_error_set(err, UM_ERR_VALUE, "the stream belongs to cuda:%d, the work to cuda:%d", owner, device);

@@ -201,7 +201,7 @@ static void a_forked_child_does_not_touch_the_driver(void) {
     pid_t child = fork();
     if (child == 0) {
         backend->ops->close(backend);
-        _exit(calls("cuDevicePrimaryCtxRelease") == before ? 0 : 1);
+        um_test_exit(calls("cuDevicePrimaryCtxRelease") == before ? 0 : 1);
     }
     int status = 0;
     UM_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -47,6 +47,14 @@ static inline int um_test_step(void) {
     return step > 0 ? step : 1;
 }
 
+/* Ends a forked child, once it has written what branches it took. */
+#ifdef UM_COVERAGE
+void __gcov_dump(void);
+#define um_test_exit(status) (__gcov_dump(), _exit(status))
+#else
+#define um_test_exit(status) _exit(status)
+#endif
+
 #define UM_CHECK(condition)           ((void)um_test_check((condition), #condition, __FILE__, __LINE__))
 #define UM_CHECK_CONTAINS(text, part) um_test_contains((text), (part), __FILE__, __LINE__)
 /* The one macro that returns: what follows would crash without it. */

@@ -7,6 +7,7 @@ arrays as they were, and the next operation works.
 import contextlib
 import copy
 import gc
+import inspect
 import pickle
 
 import numpy as np
@@ -244,6 +245,26 @@ SMALL_SCENARIOS = {
     "deepcopy": lambda s: copy.deepcopy(s.small),
     "old pickle": lambda s: pickle.loads(pickle.dumps(s.small, 2)),
     "text of it": lambda s: [str(s.small), f"{s.one[0, 0]:.2f}", repr(s.record), repr(s.mask)],
+    "signatures": lambda s: [str(inspect.signature(function)) for function in (s.umem.add, s.umem.negative, s.umem.axpy)],
+    "what functions say": lambda s: [s.umem.add.__doc__, s.umem.negative.__doc__, s.umem.axpy.__doc__, s.umem.add.__name__, repr(s.umem.add)],
+    "compare streams": lambda s: [s.umem.Stream(1) == s.umem.Stream(0), s.umem.Stream(1) != s.umem.Stream(2), hash(s.umem.Stream(2))],
+    "compare streams with others": lambda s: s.umem.Stream(1) == 1,
+    "synchronize streams": lambda s: [s.umem.Stream(1).synchronize(), s.umem.Stream(2, device=0).synchronize()],
+    "stream of another device": lambda s: s.umem.Stream(2, device=7),
+    "prefetch by keywords": lambda s: s.a.prefetch(where="cpu"),
+    "prefetch several": lambda s: s.umem.prefetch([s.a, s.small, s.a[5:]], where="cpu"),
+    "prefetch nothing": lambda s: s.umem.prefetch([], "cpu"),
+    "prefetch what is no array": lambda s: s.umem.prefetch([s.a, 5], "cpu"),
+    "advise by keywords": lambda s: s.a.advise(advice="read_mostly", where=None),
+    "discard a part": lambda s: s.a[: COUNT // 2].discard(),
+    "home of a view": lambda s: setattr(s.a[5:], "home", "cpu"),
+    "home of a small array": lambda s: setattr(s.small, "home", "cpu"),
+    "no home": lambda s: setattr(s.a, "home", None),
+    "copy_device": lambda s: s.umem._core.copy_device(Exporter(s.small[::2], "__cuda_array_interface__")),
+    "run directly": lambda s: (s.umem._core.run("add", (s.small, s.small), s.small), s.umem._core.run("negative", (np.float32(2),), s.small)),
+    "cast directly": lambda s: (s.umem._core.cast(s.numbers, s.small), s.umem._core.cast(np.float64(2), s.small)),
+    "copy_into directly": lambda s: (s.umem._core.copy_into(s.small[::-1], s.small), s.umem._core.copy_into(s.record, s.record)),
+    "sum_into directly": lambda s: s.umem._core.sum_into(s.small, (1,), s.umem.zeros(4, "f4")),
     "as ctypes": lambda s: s.small.ctypes.shape[0],
 }  # fmt: skip
 
@@ -283,7 +304,7 @@ def outcome(scenario, stage):
     """A scenario is as good where it is refused: the error is then the result."""
     try:
         return value(scenario(stage))
-    except (ArithmeticError, AttributeError, BufferError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError) as error:
         return type(error)
 
 

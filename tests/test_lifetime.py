@@ -158,6 +158,60 @@ fake.set_sticky(fake.LAUNCH_FAILED)
         assert_ends_well(run_python(START + code, check=False))
 
 
+class TestCollector:
+    """What the collector is told: it cannot free a cycle of which it does not see every reference."""
+
+    def holders(self, umem):
+        class Source:
+            cuda_stream = 2
+
+        a, source = umem.ones((2, 3)), Source()
+        flags, exporter, stream = a.flags, a.on("cpu"), umem.Stream(source)
+        module = sys.modules[type(umem.add).__module__ if "." in type(umem.add).__module__ else "umem._core"]
+        return [
+            (a[1:], a), (a, a.dtype), (a, type(a)), (flags, a), (flags, type(flags)), (exporter, a), (exporter, type(exporter)),
+            (stream, source), (stream, type(stream)), (umem.add, module), (umem.add, type(umem.add)),
+            (module, type(a)), (module, type(flags)), (module, type(exporter)), (module, type(stream)), (module, type(umem.add)),
+            (module, umem.CudaError), (module, umem.OutOfMemoryError), (module, umem.DriverNotFoundError),
+        ]  # fmt: skip
+
+    def test_references_are_seen(self, umem):
+        for holder, held in self.holders(umem):
+            assert any(found is held for found in gc.get_referents(holder)), (holder, held)
+
+    def test_a_search_may_end_early(self, umem):
+        gc.unfreeze()  # conftest.py has set modules aside, where a search does not look
+        try:
+            for holder, held in self.holders(umem):
+                assert any(found is holder for found in gc.get_referrers(held)), (holder, held)
+        finally:
+            gc.freeze()
+
+    def test_a_cycle_through_a_stream(self, umem):
+        class Source:
+            cuda_stream = 2
+
+        source = Source()
+        source.stream = umem.Stream(source)
+        gone = weakref.ref(source)
+        del source
+        gc.collect()
+        assert gone() is None
+
+    def test_a_cycle_through_a_base(self, umem):
+        class Source:
+            def __init__(self):
+                self.memory = np.arange(5.0)
+                self.__array_interface__ = self.memory.__array_interface__
+
+        source = Source()
+        source.alias = umem.asarray(source)
+        gone = weakref.ref(source)
+        del source
+        gc.collect()
+        assert gone() is None
+
+
 class TestGarbage:
     """What only garbage holds is freed."""
 

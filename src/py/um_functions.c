@@ -472,9 +472,9 @@ static PyObject *function_get_signature(PyObject *object, void *Py_UNUSED(closur
     const function_object *self = (const function_object *)object;
     PyObject *result = NULL;
     PyObject *parameters = PyList_New(0);
-    PyObject *inspect = PyImport_ImportModule("inspect");
+    PyObject *inspect = parameters == NULL ? NULL : PyImport_ImportModule("inspect");
     PyObject *type = inspect == NULL ? NULL : PyObject_GetAttrString(inspect, "Parameter");
-    if (parameters == NULL || type == NULL) {
+    if (type == NULL) {
         goto done;
     }
     for (int i = 0; i <= self->nin; ++i) {

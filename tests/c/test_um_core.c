@@ -325,6 +325,61 @@ static void fake_reads_move_nothing(void) {
     stop_fake();
 }
 
+typedef struct strided {
+    int ndim;
+    int64_t shape[3], strides[3];
+    size_t offset; /* of the first element */
+} strided;
+
+/* Rows that the staging memory does not hold all at once, or not even one of; each call of the driver that it takes fails in turn. */
+static void fake_reads_of_large_regions(void) {
+    const strided regions[] = {
+        {2, {2, 9 * MIB}, {12 * MIB, 1}, 5},
+        {3, {2, 1, 9 * MIB}, {12 * MIB, 1, 1}, 0},
+        {3, {2, 5, MIB}, {12 * MIB, 2 * MIB, 1}, 0},
+        {2, {20, MIB}, {-(int64_t)(MIB + 4096), 1}, 19 * (MIB + 4096)},
+        {3, {3, 2, 3 * MIB}, {0, 12 * MIB, 1}, 0},
+    };
+    UM_REQUIRE(start_fake(1));
+    um_block *block = new_block(24 * MIB);
+    char *truth = fill_with_noise(block);
+    char *got = malloc(20 * MIB);
+    UM_REQUIRE(truth && got);
+    for (size_t i = 0; i < sizeof regions / sizeof *regions; i++) {
+        const strided *part = &regions[i];
+        unsigned long n = 0;
+        bool failed = true;
+        while (failed && n < 100) {
+            um_error err = {0};
+            um_access whole = {.block = block, .size = um_block_size(block)};
+            UM_CHECK(ok(um_prefetch(ctx, &whole, 1, gpu0, NULL, &err), &err));
+            UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+            memset(got, 0, 20 * MIB);
+            FAKE(fakecu_fail_nth_call)(++n, 999);
+            um_status status = um_read(block, um_block_ptr(block) + part->offset, part->ndim, part->shape,
+                                       part->strides, 1, got, &err);
+            failed = FAKE(fakecu_last_failed)() != NULL;
+            FAKE(fakecu_reset_faults)();
+            UM_CHECK(failed ? status == UM_OK || status == UM_ERR_CUDA : status == UM_OK);
+            const char *at = got;
+            bool same = true;
+            int64_t outer = part->ndim == 3 ? part->shape[0] : 1;
+            int64_t inner = part->shape[part->ndim - 2], run = part->shape[part->ndim - 1];
+            for (int64_t row = 0; row < outer * inner; row++, at += run) {
+                int64_t from = (int64_t)part->offset + row % inner * part->strides[part->ndim - 2] +
+                               (part->ndim == 3 ? row / inner * part->strides[0] : 0);
+                same = same && memcmp(at, truth + from, (size_t)run) == 0;
+            }
+            UM_CHECK(same || status != UM_OK);
+        }
+        UM_CHECK(!failed && n > 2);
+    }
+    free(got);
+    free(truth);
+    um_block_unref(block);
+    stop_fake();
+}
+
 static void fake_host_access_waits(void) { /* rule 2 */
     UM_REQUIRE(start_fake(1));
     um_block *block = new_block(4096);
@@ -670,6 +725,7 @@ int main(void) {
     }
     UM_RUN(fake_blocks);
     UM_RUN(fake_reads_move_nothing);
+    UM_RUN(fake_reads_of_large_regions);
     UM_RUN(fake_host_access_waits);
     UM_RUN(fake_views_make_work_complete);
     UM_RUN(fake_streams_are_ordered);

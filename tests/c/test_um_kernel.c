@@ -529,6 +529,100 @@ static void test_refusals(void) {
     UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) ==
              UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 3, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 0, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 32, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_fill(ctx, stream, 1, &shape, 12, &stride, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_cast(ctx, stream, 1, &shape, &integers[0], &odd, false, &wait, &err) == UM_ERR_VALUE);
+    odd.dtype = UM_INT64;
+    UM_CHECK(um_kernel_cast(ctx, stream, 1, &shape, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
+    const bool reduced[1] = {true};
+    const um_operand immediate = {.dtype = UM_FLOAT64};
+    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &immediate, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &good, &immediate, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &good, &integers[0], false, &wait, &err) == UM_ERR_TYPE);
+    odd.dtype = UM_FLOAT64;
+    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &good, &odd, false, &wait, &err) == UM_ERR_VALUE);
+    um_block_unref(block);
+}
+
+typedef struct job {
+    um_operand a, b, c, small, odd; /* whole matrices; float32 a, b and c */
+    int64_t shape[2];
+} job;
+
+static um_status do_add(const job *at, um_wait *wait, um_error *err) {
+    const um_operand inputs[2] = {at->a, at->b};
+    return um_kernel_elementwise(ctx, stream, UM_OP_add, 2, at->shape, inputs, &at->c, false, wait, err);
+}
+
+static um_status do_transpose(const job *at, um_wait *wait, um_error *err) {
+    const int64_t strides[2] = {4, at->shape[0] * 4};
+    um_operand turned = at->a;
+    turned.strides = strides;
+    return um_kernel_elementwise(ctx, stream, UM_OP_negative, 2, at->shape, &turned, &at->c, false, wait, err);
+}
+
+static um_status do_copy(const job *at, um_wait *wait, um_error *err) {
+    return um_kernel_copy(ctx, stream, 2, at->shape, 4, &at->a, &at->c, false, wait, err);
+}
+
+static um_status do_fill(const job *at, um_wait *wait, um_error *err) {
+    const float item = 3;
+    return um_kernel_fill(ctx, stream, 2, at->shape, 4, &item, &at->c, false, wait, err);
+}
+
+static um_status do_fill_of_odd(const job *at, um_wait *wait, um_error *err) {
+    const float item = 3;
+    return um_kernel_fill(ctx, stream, 2, at->shape, 4, &item, &at->odd, false, wait, err);
+}
+
+static um_status do_cast(const job *at, um_wait *wait, um_error *err) {
+    um_operand out = at->c;
+    out.dtype = UM_INT32;
+    return um_kernel_cast(ctx, stream, 2, at->shape, &at->a, &out, false, wait, err);
+}
+
+static um_status do_sum(const job *at, um_wait *wait, um_error *err) {
+    return um_kernel_sum(ctx, stream, 2, at->shape, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
+}
+
+static um_status do_sum_of_nothing(const job *at, um_wait *wait, um_error *err) {
+    const int64_t none[2] = {0, 1};
+    return um_kernel_sum(ctx, stream, 2, none, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
+}
+
+/* Each call of the driver fails in turn: an error or none, nothing to wait for after one, and it works when none fails. */
+static void test_each_failing_call(void) {
+    um_status (*const jobs[])(const job *, um_wait *, um_error *) = {
+        do_add, do_transpose, do_copy, do_fill, do_fill_of_odd, do_cast, do_sum, do_sum_of_nothing,
+    };
+    const int64_t side = 512, strides[2] = {side * 4, 4}, zero[2] = {0, 0};
+    um_error err = {0};
+    um_block *block;
+    const size_t bytes = (size_t)(side * side) * 4;
+    UM_REQUIRE(ok(um_block_new(ctx, 4 * bytes, 0, (um_location){UM_LOCATION_NONE, 0}, &block, &err), &err));
+    memset(um_block_ptr(block), 0, 4 * bytes);
+    job at = {.shape = {side, side}};
+    at.a = (um_operand){.block = block, .data = um_block_ptr(block), .dtype = UM_FLOAT32, .strides = strides};
+    at.b = at.c = at.odd = at.small = at.a;
+    at.b.data += bytes;
+    at.c.data += 2 * bytes;
+    at.odd.data += 2 * bytes + 1;
+    at.small.data += 3 * bytes;
+    at.small.strides = zero;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        bool failed = true;
+        for (unsigned long n = 1; failed && n < 100; n++) {
+            um_wait wait;
+            FAKE(fakecu_fail_nth_call)(n, 999);
+            const um_status status = jobs[i](&at, &wait, &err);
+            failed = FAKE(fakecu_last_failed)() != NULL;
+            FAKE(fakecu_reset_faults)();
+            UM_CHECK(status == UM_OK || (failed && status == UM_ERR_CUDA && !wait.needed));
+            finish(&wait);
+        }
+        UM_CHECK(!failed);
+    }
     um_block_unref(block);
 }
 
@@ -600,6 +694,7 @@ int main(void) {
     UM_RUN(test_refusals);
     if (fake) {
         UM_RUN(test_failed_launch);
+        UM_RUN(test_each_failing_call);
     }
     um_stream_unref(stream);
     um_context_unref(ctx);

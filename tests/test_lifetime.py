@@ -540,6 +540,37 @@ if pid:
         assert_ends_well(done)
         assert done.stdout.split() == ["0", "2002.0", "99999.0"]
 
+    def test_a_child_that_tries_everything(self, run_python, backend):
+        """With a GPU the memory is not there in a child: whatever needs it is refused. On the host the child has a copy."""
+        out = run_python(
+            """
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on forking with the driver's threads
+sys.path.insert(0, "tests")
+import umem
+from test_failing_calls import SCENARIOS, SMALL_SCENARIOS, SmallStage, outcome
+from test_failures import Stage
+stages = {name: SmallStage(umem) if name in SMALL_SCENARIOS else Stage(umem) for name in SCENARIOS}
+expected = {name: outcome(SCENARIOS[name], (SmallStage if name in SMALL_SCENARIOS else Stage)(umem)) for name in SCENARIOS}
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    answers = {name: outcome(SCENARIOS[name], stage) for name, stage in stages.items()}
+    refused = [name for name in SCENARIOS if answers[name] is RuntimeError and expected[name] is not RuntimeError]
+    print(len(refused), sorted({"operator", "zeros", "numpy", "prefetch", "flags"} & set(refused)))
+else:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for stage in stages.values():
+        stage.check()
+"""
+        )
+        count, names = out.split(maxsplit=1)
+        if backend == "host":
+            assert (count, names.strip()) == ("0", "[]")
+        else:
+            assert int(count) > 100
+            assert names.strip() == "['numpy', 'operator', 'prefetch', 'zeros']"
+
 
 class TestSubinterpreters:
     def test_are_refused_or_work(self, run_to_the_end):

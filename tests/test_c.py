@@ -21,7 +21,6 @@ LAYERS = ("driver", "backend", "core", "kernels")
 SANITIZE = os.environ.get("UMEM_SANITIZE", "")
 #: what the programs run under: nothing, or valgrind with its options (`make check-valgrind`)
 VALGRIND = shlex.split(os.environ.get("UMEM_VALGRIND", ""))
-TIMEOUT = 110 if not SANITIZE and not VALGRIND else 290  # seconds
 COVERAGE = os.environ.get("UMEM_COVERAGE", "0") not in ("", "0")
 FLAGS = [
     "-std=c11",
@@ -40,7 +39,7 @@ if COVERAGE:
     # As setup.py does, so that a source has the same branches in both builds; assertions are none of them.
     FLAGS += ["-O0", "-DNDEBUG", "-DUM_COVERAGE=1", "--coverage", "-fprofile-update=atomic", "-fprofile-abs-path"]
 
-TIMEOUT = 280 if SANITIZE or COVERAGE else 110  # seconds
+TIMEOUT = 290 if SANITIZE or COVERAGE or VALGRIND else 110  # seconds
 
 
 def include_flags():

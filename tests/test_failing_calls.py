@@ -204,11 +204,8 @@ SMALL_SCENARIOS = {
     "advise forms": lambda s: [s.a.advise(advice, where) for advice, where in (("accessed_by", "cpu"), ("unset_accessed_by", "cpu"),
                                                                                  ("preferred_location", "cpu"), ("unset_read_mostly", None))],
     "residency of a part": lambda s: s.umem._core.residency(s.a[100:20000])[:2],
-    "memory_info": lambda s: s.umem.memory_info(),
     "memory_stats of a device": lambda s: s.umem.memory_stats(0),
     "limits": lambda s: (s.umem.set_limit(1 << 40), s.umem.set_limit("512GiB", device=0), s.umem.get_limit(), s.umem.set_limit(None, device=0)),
-    "sizes": lambda s: [s.umem._core.parse_size(text, 1000) for text in ("4GiB", "50%", "17", "1.5 MB")],
-    "no size": lambda s: s.umem._core.parse_size("much"),
     "reset the peak": lambda s: (s.umem.reset_peak_memory_stats() if hasattr(s.umem, "reset_peak_memory_stats") else s.umem._core.reset_peak()),
     "beyond the limit": beyond_the_limit,
     "loops": lambda s: [str(s.umem._core.op_loops(name)) for name in ("add", "negative", "true_divide")],
@@ -263,7 +260,6 @@ SMALL_SCENARIOS = {
     "copy_device": lambda s: s.umem._core.copy_device(Exporter(s.small[::2], "__cuda_array_interface__")),
     "run directly": lambda s: (s.umem._core.run("add", (s.small, s.small), s.small), s.umem._core.run("negative", (np.float32(2),), s.small)),
     "cast directly": lambda s: (s.umem._core.cast(s.numbers, s.small), s.umem._core.cast(np.float64(2), s.small)),
-    "copy_into directly": lambda s: (s.umem._core.copy_into(s.small[::-1], s.small), s.umem._core.copy_into(s.record, s.record)),
     "sum_into directly": lambda s: s.umem._core.sum_into(s.small, (1,), s.umem.zeros(4, "f4")),
     "as ctypes": lambda s: s.small.ctypes.shape[0],
 }  # fmt: skip
@@ -272,7 +268,7 @@ SCENARIOS = {**DRIVER_SCENARIOS, **SMALL_SCENARIOS}
 del SCENARIOS["large zeros"]  # the same calls as "zeros"
 
 #: besides those of test_failures.py: what is allocated meanwhile counts
-VARYING_TOO = {"memory_info", "memory_stats of a device", "no such location"}
+VARYING_TOO = {"memory_stats of a device", "no such location"}
 
 
 @pytest.fixture

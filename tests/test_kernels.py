@@ -972,3 +972,98 @@ class TestFunctionObjects:
         )
         assert umem.add(a, 1, order="F").flags.f_contiguous
         assert_same_array(umem, umem.add(a, 1, dtype="f8"), np.add(n, 1, dtype="f8"))
+
+
+@pytest.mark.backends("fake")
+class TestMisuse:
+    """What umem's Python code never does with the functions of _core is refused all the same, and writes nothing."""
+
+    def arrays(self, umem):
+        class Arrays:
+            f = umem.ones((3, 4), "f4")
+            d = umem.ones((3, 4), "f8")
+            i = umem.ones((3, 4), "i4")
+            half = umem.ones((3, 4), "f2")
+            swapped = umem.ones((3, 4), ">f4")
+            odd = umem.zeros(49, "u1")[1:].view("f4").reshape(3, 4)
+            read_only = umem.ones((3, 4), "f4")
+            row = umem.ones(4, "f4")
+            five = umem.ones(5, "f4")
+            out = umem.zeros((3, 4), "f4")
+            total = umem.zeros(3, "f4")
+
+        Arrays.read_only.flags.writeable = False
+        return Arrays
+
+    CALLS = {
+        "run: arguments": (TypeError, lambda core, s: core.run("add", (s.f, s.f))),
+        "run: no name": (TypeError, lambda core, s: core.run(5, (s.f, s.f), s.out)),
+        "run: unknown name": (ValueError, lambda core, s: core.run("nothing", (s.f, s.f), s.out)),
+        "run: list": (TypeError, lambda core, s: core.run("add", [s.f, s.f], s.out)),
+        "run: one input": (TypeError, lambda core, s: core.run("add", (s.f,), s.out)),
+        "run: out of NumPy": (TypeError, lambda core, s: core.run("add", (s.f, s.f), np.zeros((3, 4), "f4"))),
+        "run: no array": (TypeError, lambda core, s: core.run("add", (1, 2), s.out)),
+        "run: text": (TypeError, lambda core, s: core.run("add", (s.f, "x"), s.out)),
+        "run: no loop": (TypeError, lambda core, s: core.run("true_divide", (s.i, s.i), s.d)),
+        "run: type of out": (TypeError, lambda core, s: core.run("add", (s.d, s.d), s.out)),
+        "run: half": (TypeError, lambda core, s: core.run("add", (s.half, s.half), s.out)),
+        "run: half out": (TypeError, lambda core, s: core.run("add", (s.f, s.f), s.half)),
+        "run: swapped": (TypeError, lambda core, s: core.run("add", (s.f, s.swapped), s.out)),
+        "run: odd": (ValueError, lambda core, s: core.run("add", (s.f, s.odd), s.out)),
+        "run: odd out": (ValueError, lambda core, s: core.run("add", (s.f, s.f), s.odd)),
+        "run: mixed": (TypeError, lambda core, s: core.run("add", (s.f, s.d), s.out)),
+        "run: shapes": (ValueError, lambda core, s: core.run("add", (s.f, s.five), s.out)),
+        "run: read-only": (ValueError, lambda core, s: core.run("add", (s.f, s.f), s.read_only)),
+        "run: not exact": (TypeError, lambda core, s: core.run("add", (s.i, 2**40), s.i)),
+        "cast: arguments": (TypeError, lambda core, s: core.cast(s.d)),
+        "cast: out of NumPy": (TypeError, lambda core, s: core.cast(s.d, np.zeros(3))),
+        "cast: half": (TypeError, lambda core, s: core.cast(s.half, s.out)),
+        "cast: half out": (TypeError, lambda core, s: core.cast(s.d, s.half)),
+        "cast: text": (TypeError, lambda core, s: core.cast("x", s.out)),
+        "cast: bool": (TypeError, lambda core, s: core.cast(np.True_, s.out)),
+        "cast: shapes": (ValueError, lambda core, s: core.cast(s.five, s.out)),
+        "cast: read-only": (ValueError, lambda core, s: core.cast(s.d, s.read_only)),
+        "sum_into: arguments": (TypeError, lambda core, s: core.sum_into(s.f, s.total)),
+        "sum_into: source of NumPy": (TypeError, lambda core, s: core.sum_into(np.ones(3), (0,), s.total)),
+        "sum_into: out of NumPy": (TypeError, lambda core, s: core.sum_into(s.f, (1,), np.zeros(3, "f4"))),
+        "sum_into: list": (TypeError, lambda core, s: core.sum_into(s.f, [1], s.total)),
+        "sum_into: text": (TypeError, lambda core, s: core.sum_into(s.f, ("x",), s.total)),
+        "sum_into: huge axis": ((ValueError, OverflowError, IndexError), lambda core, s: core.sum_into(s.f, (10**30,), s.total)),
+        "sum_into: no axis": (ValueError, lambda core, s: core.sum_into(s.f, (2,), s.total)),
+        "sum_into: no axis from the end": (ValueError, lambda core, s: core.sum_into(s.f, (-3,), s.total)),
+        "sum_into: twice": (ValueError, lambda core, s: core.sum_into(s.f, (1, -1), s.total)),
+        "sum_into: half": (TypeError, lambda core, s: core.sum_into(s.half, (1,), s.total)),
+        "sum_into: half out": (TypeError, lambda core, s: core.sum_into(s.f, (1,), s.half)),
+        "sum_into: type": (TypeError, lambda core, s: core.sum_into(s.d, (1,), s.total)),
+        "sum_into: type of ints": (TypeError, lambda core, s: core.sum_into(s.i, (1,), s.total)),
+        "sum_into: shape": (ValueError, lambda core, s: core.sum_into(s.f, (0,), s.total)),
+        "sum_into: axes": (ValueError, lambda core, s: core.sum_into(s.f, (0, 1), s.total)),
+        "sum_into: read-only": (ValueError, lambda core, s: core.sum_into(s.f, (), s.read_only)),
+        "op_loops": (TypeError, lambda core, s: core.op_loops(5)),
+        "extent": (TypeError, lambda core, s: core.extent(np.ones(3))),
+        "residency": (TypeError, lambda core, s: core.residency(np.ones(3))),
+        "hooks": (TypeError, lambda core, s: core._set_hooks(ufunc=5)),
+        "hooks: arguments": (TypeError, lambda core, s: core._set_hooks(5)),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_is_refused(self, umem, name):
+        errors, call = self.CALLS[name]
+        arrays = self.arrays(umem)
+        with pytest.raises(errors):
+            call(umem._core, arrays)
+        assert (arrays.out.numpy() == 0).all()
+        assert (arrays.total.numpy() == 0).all()
+        assert (arrays.read_only.numpy() == 1).all()
+
+    def test_scalars_are_converted(self, umem):
+        """Scalars of NumPy select the loop; any that fits serves beside an array."""
+        out = umem.zeros((3, 4), "f4")
+        umem._core.run("add", (np.float32(2), 3), out)
+        assert (out.numpy() == 5).all()
+        whole = umem.zeros(3, "i8")
+        umem._core.run("subtract", (np.int64(2), np.int64(3)), whole)
+        assert (whole.numpy() == -1).all()
+        for value in (np.float32(2.5), np.float64(2.5), np.int32(2), np.int64(2)):
+            umem._core.cast(value, out)
+            assert (out.numpy() == value).all()

@@ -12,7 +12,6 @@ typedef enum size_verdict {
     SIZE_MALFORMED,
     SIZE_TOO_LARGE,
     SIZE_ABOVE_100,   /* percent */
-    SIZE_NEEDS_TOTAL, /* percent of nothing known */
 } size_verdict;
 
 typedef struct size_unit {
@@ -102,8 +101,8 @@ static const size_unit *find_unit(span name) {
     return NULL;
 }
 
-/* `total` is NULL when it is not known. *out is rounded down. */
-static size_verdict parse_span(span part, const size_t *total, size_t *out) {
+/* *out is rounded down. */
+static size_verdict parse_span(span part, size_t total, size_t *out) {
     part = trim(part);
     uint64_t whole = 0;
     double fraction = 0;
@@ -116,11 +115,8 @@ static size_verdict parse_span(span part, const size_t *total, size_t *out) {
         if (whole > 100 || (whole == 100 && fraction > 0)) {
             return SIZE_ABOVE_100;
         }
-        if (total == NULL) {
-            return SIZE_NEEDS_TOTAL;
-        }
-        *out = *total / 100 * (size_t)whole + *total % 100 * (size_t)whole / 100 +
-               (size_t)((double)*total / 100 * fraction);
+        *out = total / 100 * (size_t)whole + total % 100 * (size_t)whole / 100 +
+               (size_t)((double)total / 100 * fraction);
         return SIZE_OK;
     }
     const size_unit *unit = find_unit(part);
@@ -149,9 +145,6 @@ static int refuse_size(size_verdict verdict, span part, const char *name) {
     case SIZE_ABOVE_100:
         PyErr_Format(PyExc_ValueError, "%s: the size %R is more than all memory (100%%)", name, text);
         break;
-    case SIZE_NEEDS_TOTAL:
-        PyErr_Format(PyExc_ValueError, "%s: the size %R is a share, and of what is not known; give bytes", name, text);
-        break;
     default:
         PyErr_Format(PyExc_ValueError,
                      "%s: %R is not a size; give bytes, or a number with a unit, like 4GiB, 500 MB or 80%% "
@@ -163,7 +156,7 @@ static int refuse_size(size_verdict verdict, span part, const char *name) {
     return -1;
 }
 
-int um_parse_size(PyObject *text, const char *name, const size_t *total, size_t *out) {
+int um_parse_size(PyObject *text, const char *name, size_t total, size_t *out) {
     Py_ssize_t length = 0;
     const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
     if (utf8 == NULL) {
@@ -221,7 +214,7 @@ static int apply_limit(um_state *state, um_context *ctx, span value) {
     if (um_total_memory(state, ctx, UM_ALL_DEVICES, &total) < 0) {
         return -1;
     }
-    size_verdict verdict = parse_span(value, &total, &limit);
+    size_verdict verdict = parse_span(value, total, &limit);
     if (verdict != SIZE_OK) {
         return refuse_size(verdict, value, VARIABLE ": limit");
     }

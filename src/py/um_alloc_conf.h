@@ -5,9 +5,9 @@
 #include "py/um_state.h"
 
 /* Bytes of a str: a number ("4096", "1.5") with a unit in any case or none: B; kB, MB, GB, TB in thousands; KiB, MiB,
- * GiB, TiB and K, M, G, T in 1024s; "%" of *total (NULL: not allowed). Rounded down. `name` begins the message of the
+ * GiB, TiB and K, M, G, T in 1024s; "%" of `total`. Rounded down. `name` begins the message of the
  * ValueError. -1 with it set. */
-int um_parse_size(PyObject *text, const char *name, const size_t *total, size_t *out);
+int um_parse_size(PyObject *text, const char *name, size_t total, size_t *out);
 
 /* Memory that a share ("80%") is of: the device's, that of all devices together (UM_ALL_DEVICES), or the system's on
  * the host backend. Starts no device. -1 with an exception set. */

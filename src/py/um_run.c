@@ -421,7 +421,7 @@ static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t na
     Py_RETURN_NONE;
 }
 
-/* --- cast(src, out) and copy_into(src, out) ----------------------------------------------------------------------- */
+/* --- cast(src, out) ----------------------------------------------------------------------------------------------- */
 
 /* Source of a cast: an array broadcast to out's shape, or a NumPy scalar. */
 static int cast_source(um_state *state, PyObject *source, um_ndarray *out, const int64_t *shape, int64_t *strides,
@@ -474,76 +474,6 @@ static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t n
     um_status status = UM_OK;
     um_launch_begin(state, &site);
     status = um_kernel_cast(site.ctx, site.stream, out->ndim, shape, &source, &target, site.deferred, &wait, &err);
-    if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-/* The largest power of two up to 16 that divides the size of elements; the kernels see to their alignment. */
-static size_t copy_unit(size_t itemsize) {
-    size_t unit = 16;
-    while (itemsize % unit != 0) {
-        unit /= 2;
-    }
-    return unit;
-}
-
-PyDoc_STRVAR(
-    copy_into_doc,
-    "copy_into($module, src, out, /)\n--\n\n"
-    "Copy the elements of `src`, broadcast to the shape of `out`, without interpreting them: any dtype, the same for both.\n\n"
-    "The two may not overlap, except element for element.");
-
-static PyObject *core_copy_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    um_state *state = um_state_of_module(module);
-    if (check_nargs("copy_into", nargs, 2) < 0) {
-        return NULL;
-    }
-    um_ndarray *src = array_argument(state, args[0], "src");
-    um_ndarray *out = src == NULL ? NULL : array_argument(state, args[1], "out");
-    if (out == NULL || check_writable(out, "out") < 0) {
-        return NULL;
-    }
-    if (!PyArray_EquivTypes(src->descr, out->descr)) {
-        refuse_dtype("src", src->descr, "that of out");
-        return NULL;
-    }
-    int64_t shape[UM_MAX_NDIM + 1];
-    int64_t strides[2][UM_MAX_NDIM + 1];
-    um_operand source;
-    um_operand target;
-    int ndim = out->ndim;
-    for (int axis = 0; axis < ndim; ++axis) {
-        shape[axis] = out->shape[axis];
-    }
-    (void)um_operand_from_array(out, UM_FLOAT32, ndim, shape, strides[1], &target); /* copies ignore the dtype */
-    if (!um_operand_from_array(src, UM_FLOAT32, ndim, shape, strides[0], &source)) {
-        refuse_shapes("src", src, out);
-        return NULL;
-    }
-    size_t itemsize = (size_t)PyDataType_ELSIZE(out->descr);
-    um_launch_site site;
-    if (um_launch_prepare(state, um_block_device(out->block), &site) < 0) {
-        return NULL;
-    }
-    /* Elements of no kernel's size are copied in parts. */
-    size_t unit = copy_unit(itemsize);
-    if (unit != itemsize) {
-        shape[ndim] = (int64_t)(itemsize / unit);
-        strides[0][ndim] = strides[1][ndim] = (int64_t)unit;
-        ndim += 1;
-    }
-    um_wait wait = UM_WAIT_NONE;
-    um_error err;
-    um_status status = UM_OK;
-    um_launch_begin(state, &site);
-    if (ndim > UM_MAX_NDIM) {
-        status = um_error_set(&err, UM_ERR_VALUE,
-                              "out: elements of this size in %d dimensions cannot be copied by a kernel", out->ndim);
-    } else {
-        status = um_kernel_copy(site.ctx, site.stream, ndim, shape, unit, &source, &target, site.deferred, &wait, &err);
-    }
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
         return NULL;
     }
@@ -712,7 +642,6 @@ static PyObject *core_has_kernels(PyObject *module, PyObject *Py_UNUSED(unused))
 static PyMethodDef run_functions[] = {
     {"run", UM_METHOD(core_run), METH_FASTCALL, run_doc},
     {"cast", UM_METHOD(core_cast), METH_FASTCALL, cast_doc},
-    {"copy_into", UM_METHOD(core_copy_into), METH_FASTCALL, copy_into_doc},
     {"sum_into", UM_METHOD(core_sum_into), METH_FASTCALL, sum_into_doc},
     {"op_loops", core_op_loops, METH_O, op_loops_doc},
     {"extent", core_extent, METH_O, extent_doc},

@@ -219,7 +219,7 @@ static int read_limit(um_state *state, um_context *ctx, PyObject *object, int de
     }
     if (PyUnicode_Check(object)) {
         size_t total = 0;
-        return um_total_memory(state, ctx, device, &total) < 0 ? -1 : um_parse_size(object, "limit", &total, out);
+        return um_total_memory(state, ctx, device, &total) < 0 ? -1 : um_parse_size(object, "limit", total, out);
     }
     if (!PyIndex_Check(object) || PyBool_Check(object)) {
         PyErr_Format(PyExc_TypeError,
@@ -322,69 +322,15 @@ static PyObject *core_reset_peak(PyObject *module, PyObject *args, PyObject *kwa
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(memory_info_doc,
-             "memory_info($module, /, device=None)\n--\n\n"
-             "(free, total) bytes of the device's memory (by default of device 0), or of the system's without a GPU.");
-
-static PyObject *core_memory_info(PyObject *module, PyObject *args, PyObject *kwargs) {
-    um_state *state = um_state_of_module(module);
-    int device = 0;
-    um_context *ctx = read_device(state, args, kwargs, "|O:memory_info", &device);
-    if (ctx == NULL) {
-        return NULL;
-    }
-    um_backend *backend = um_context_backend(ctx);
-    um_error err;
-    um_status status = UM_OK;
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    Py_BEGIN_ALLOW_THREADS
-    status = backend->ops->mem_info(backend, device == UM_ALL_DEVICES ? 0 : device, &free_bytes, &total_bytes, &err);
-    Py_END_ALLOW_THREADS
-    if (status != UM_OK) {
-        return um_raise(state, &err);
-    }
-    return Py_BuildValue("(NN)", PyLong_FromSize_t(free_bytes), PyLong_FromSize_t(total_bytes));
-}
-
-PyDoc_STRVAR(
-    parse_size_doc,
-    "parse_size($module, text, total=None)\n--\n\n"
-    "Bytes of a size like \"4GiB\", \"500 MB\" or \"80%\" (of `total` bytes), rounded down.\n\n"
-    "kB, MB, GB and TB count in thousands; KiB, MiB, GiB, TiB and K, M, G, T in 1024s; upper and lower case are the same.");
-
-static PyObject *core_parse_size(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"text", "total", NULL};
-    PyObject *text = NULL;
-    PyObject *total = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|O:parse_size", names, &text, &total)) {
-        return NULL;
-    }
-    size_t whole = 0;
-    size_t size = 0;
-    if (!Py_IsNone(total)) {
-        whole = PyLong_AsSize_t(total);
-        if (whole == (size_t)-1 && PyErr_Occurred()) {
-            return NULL;
-        }
-    }
-    if (um_parse_size(text, "size", Py_IsNone(total) ? NULL : &whole, &size) < 0) {
-        return NULL;
-    }
-    return PyLong_FromSize_t(size);
-}
-
 static PyMethodDef system_functions[] = {
     {"devices", core_devices, METH_NOARGS, devices_doc},
     {"info", core_info, METH_NOARGS, info_doc},
     {"synchronize", core_synchronize, METH_NOARGS, synchronize_doc},
     {"memory_stats", UM_METHOD(core_memory_stats), METH_VARARGS | METH_KEYWORDS, memory_stats_doc},
-    {"memory_info", UM_METHOD(core_memory_info), METH_VARARGS | METH_KEYWORDS, memory_info_doc},
     {"set_limit", UM_METHOD(core_set_limit), METH_VARARGS | METH_KEYWORDS, set_limit_doc},
     {"get_limit", UM_METHOD(core_get_limit), METH_VARARGS | METH_KEYWORDS, get_limit_doc},
     {"trim", core_trim, METH_NOARGS, trim_doc},
     {"reset_peak", UM_METHOD(core_reset_peak), METH_VARARGS | METH_KEYWORDS, reset_peak_doc},
-    {"parse_size", UM_METHOD(core_parse_size), METH_VARARGS | METH_KEYWORDS, parse_size_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -16,6 +16,7 @@ before it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import importlib
@@ -23,17 +24,14 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-<<<<<<< HEAD
+import support  # noqa: E402  registers hypothesis' profiles before pytest chooses one
 from backends import BACKENDS, MACHINES, environment, fake_library, is_fake  # noqa: E402
-=======
-import support  # noqa: E402, F401  registers hypothesis' profiles before pytest chooses one
-from backends import BACKENDS, environment, fake_library  # noqa: E402
->>>>>>> 283bff0 (Property tests: random operations against NumPy as a model; importers fed with objects that lie)
 from results import pytest_runtest_logreport, pytest_sessionfinish  # noqa: E402, F401  hooks
 from skips import pytest_configure  # noqa: E402, F401  hook
 
@@ -213,6 +211,15 @@ def fake(umem, backend):
     driver = control(backend)
     yield driver
     driver.reset_faults()
+
+
+@pytest.fixture
+def fake_managed(umem, fake):
+    """(address, NumPy view) of managed memory that another library of the process allocated."""
+    with support.managed_memory(fake, 1 << 16) as pointer:
+        yield pointer, np.ctypeslib.as_array((ctypes.c_float * 1024).from_address(pointer))
+        gc.collect()
+        umem.synchronize()
 
 
 @pytest.fixture

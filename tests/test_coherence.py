@@ -9,9 +9,12 @@ import gc
 import os
 import signal
 import sys
+import threading
 
 import numpy as np
 import pytest
+
+from support import Exporter, address
 
 #: elements: 64 MiB of float32 on a GPU, where work has to take a while; little on the fake, which runs it in C
 COUNT = {"host": 1 << 12, "fake": 1 << 16, "cuda": 1 << 24}
@@ -42,6 +45,47 @@ def simple_buffer_address(a) -> int:
     return address
 
 
+def run_stream(fake, stream):
+    """Runs what is queued on one stream, and what that was ordered behind: nothing else."""
+    while fake.step(stream):
+        pass
+
+
+@pytest.fixture
+def handle(fake):
+    """A stream that does not follow the legacy stream, nor that it."""
+    stream = fake.stream_create()
+    yield stream
+    fake.run_all()
+    fake.stream_destroy(stream)
+
+
+@pytest.fixture
+def other_handle(fake):
+    stream = fake.stream_create()
+    yield stream
+    fake.run_all()
+    fake.stream_destroy(stream)
+
+
+class Interface:
+    """A GPU library's array over memory that it got elsewhere."""
+
+    def __init__(self, pointer, count, **entries):
+        self.__cuda_array_interface__ = {
+            "shape": (count,),
+            "typestr": "<f4",
+            "data": (pointer, False),
+            "version": 3,
+            **entries,
+        }
+
+
+def address_unseen(umem, a) -> int:
+    """Address of the first element, got without a hand-out that the rules would know of."""
+    return umem._core.extent(a)[0]
+
+
 class TestRule1Asynchrony:
     """umem's kernels are asynchronous on the current stream."""
 
@@ -63,6 +107,85 @@ class TestRule1Asynchrony:
         umem.multiply(a, 3, out=b)
         umem.add(b, a, out=a)
         assert a[count - 1] == 4
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.parametrize("which", range(3))
+    def test_work_on_any_operand_is_waited_for(self, umem, fake, handle, which):
+        arrays = [umem.zeros(1000, dtype=np.float32) for _ in range(3)]
+        umem.synchronize()
+        with umem.stream(handle):
+            umem.add(arrays[which], 1, out=arrays[which])
+        umem.add(arrays[0], arrays[1], out=arrays[2])
+        run_stream(fake, 0)
+        assert fake.peek(address_unseen(umem, arrays[2]), 4) == np.float32(which < 2).tobytes()
+
+    @pytest.mark.backends("fake")
+    def test_work_that_came_after_an_earlier_wait_is_waited_for(self, umem, fake, handle):
+        a, b = umem.zeros(1000, dtype=np.float32), umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+        for expected in (1, 2, 3):
+            umem.add(a, 1, out=a)
+            with umem.stream(handle):
+                umem.add(a, 0, out=b)
+            run_stream(fake, handle)
+            assert b[0] == expected
+        for expected in (4, 5):
+            umem.add(a, 1, out=a)
+            if expected == 4:
+                umem.synchronize()
+                umem.add(a, 0, out=a)
+            with umem.stream(handle):
+                umem.add(a, 0, out=b)
+            run_stream(fake, handle)
+            assert b[0] == expected
+
+    @pytest.mark.backends("fake")
+    def test_a_block_is_where_its_last_work_is(self, umem, fake, handle, other_handle):
+        a, b = umem.zeros(1000, dtype=np.float32), umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+        with umem.stream(handle):
+            umem.add(a, 1, out=a)
+        with umem.stream(other_handle):
+            umem.add(a, 1, out=a)
+        umem.add(a, 0, out=b)
+        run_stream(fake, 0)
+        assert fake.peek(address_unseen(umem, b), 4) == np.float32(2).tobytes()
+
+    @pytest.mark.backends("fake")
+    def test_each_thread_has_its_own_per_thread_stream(self, umem, fake):
+        a, b = umem.zeros(1000, dtype=np.float32), umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+
+        def work():
+            with umem.stream(2):
+                umem.add(a, 1, out=a)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        with umem.stream(2):
+            umem.add(a, 0, out=b)
+        assert b[0] == 1
+
+    @pytest.mark.backends("fake")
+    def test_work_whose_event_cannot_be_recorded_is_waited_for(self, umem, fake, handle):
+        a = umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+        fake.fail("cuEventRecord")
+        with umem.stream(handle), pytest.raises(RuntimeError):
+            umem.add(a, 1, out=a)
+        assert fake.pending() == 0
+        assert a[0] == 1
+
+
+#: ways to hand an array to a GPU library; the results keep it handed out
+HAND_OUTS = {
+    "cuda_array_interface": lambda a: a.__cuda_array_interface__,
+    "dlpack": lambda a: a.__dlpack__(max_version=(1, 0)),
+    "dlpack, unordered": lambda a: a.__dlpack__(stream=-1, max_version=(1, 0)),
+    "dlpack for both sides": lambda a: a.__dlpack__(dl_device=(13, 0), max_version=(1, 0)),
+    "on cuda": lambda a: a.on("cuda").__cuda_array_interface__,
+}
 
 
 class TestRule2HostAccess:
@@ -86,6 +209,7 @@ class TestRule2HostAccess:
         "copy": lambda a: a.copy()[-1],
         "read": lambda a: a.read()[-1],
         "print": lambda a: float(str(a[-1:]).strip("[]")),
+        "array_struct": lambda a: np.asarray(Exporter(a, "__array_struct__"))[-1],
     }
 
     @pytest.mark.parametrize("access", ACCESSES)
@@ -108,6 +232,51 @@ class TestRule2HostAccess:
         many_adds(umem, a)
         assert np.asarray(row)[0] == 20
 
+    def test_an_element_that_numpy_sets_comes_after_the_kernel(self, umem):
+        a = umem.zeros(3000, dtype=np.float32)
+        many_adds(umem, a)
+        a.view("u1").view("S3")[0, ...] = b"xyz"
+        assert a.view("u1").view("S3")[0] == b"xyz"
+        assert a[2999] == 20
+
+    @pytest.mark.backends("fake")
+    def test_what_was_waited_for_says_nothing_of_later_work(self, umem, fake, handle):
+        arrays = [umem.zeros(1000, dtype=np.float32) for _ in range(4)]
+        a, b, c, d = arrays
+        umem.synchronize()
+        umem.add(a, 1, out=a)
+        umem.add(b, 1, out=b)
+        with umem.stream(handle):
+            umem.add(b, 0, out=d)  # records the legacy stream's event
+        umem.add(c, 1, out=c)
+        assert a[0] == 1  # waits for that event
+        assert c[0] == 1  # lies behind it
+        umem.add(c, 1, out=c)
+        assert c[0] == 2
+
+    @pytest.mark.backends("fake")
+    def test_other_librarys_work_on_a_block_it_had_is_waited_for(self, umem, fake, handle):
+        for hand_out in HAND_OUTS.values():
+            a = umem.zeros(1000, dtype=np.float32)
+            umem.synchronize()
+            kept = hand_out(a)
+            umem.add(a, 1, out=a)
+            umem.synchronize()
+            fake.submit_fill(address_unseen(umem, a), 0, a.nbytes, handle)
+            assert a[0] == 0
+            del kept
+
+    @pytest.mark.backends("fake")
+    def test_other_librarys_work_on_its_own_memory_is_waited_for(
+        self, umem, fake, handle, fake_managed
+    ):
+        pointer, _ = fake_managed
+        a = umem.asarray(Interface(pointer, 1000))
+        a.fill(5)
+        umem.synchronize()
+        fake.submit_fill(pointer, 0, 4000, handle)
+        assert a[0] == 0
+
 
 class TestRule3LiveViews:
     """A kernel that writes memory with a live host view completes before it returns."""
@@ -121,6 +290,7 @@ class TestRule3LiveViews:
         "dlpack": np.from_dlpack,
         "on cpu": lambda a: np.from_dlpack(a.on("cpu")),
         "numpy": lambda a: a.numpy(),
+        "array_struct": lambda a: np.asarray(Exporter(a, "__array_struct__")),
     }
 
     @pytest.mark.parametrize("view", VIEWS)
@@ -147,6 +317,51 @@ class TestRule3LiveViews:
             umem.add(a, total, out=total)
         v[:] = 1000
         assert total[count - 1] == 0
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.parametrize("which", range(3))
+    @pytest.mark.parametrize("view", VIEWS)
+    def test_a_view_of_any_operand_counts(self, umem, fake, view, which):
+        arrays = [umem.zeros(1000, dtype=np.float32) for _ in range(3)]
+        umem.synchronize()
+        umem.add(arrays[0], arrays[1], out=arrays[2])
+        assert fake.pending() > 0
+        v = self.VIEWS[view](arrays[which])
+        umem.add(arrays[0], arrays[1], out=arrays[2])
+        assert fake.pending() == 0
+        del v
+
+    @pytest.mark.backends("fake")
+    def test_a_copy_completes_under_a_writable_view(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        v = np.asarray(a)
+        b = a.__dlpack__(copy=True, max_version=(1, 0))
+        assert fake.pending() == 0
+        del b
+        assert v[0] == 0
+
+    @pytest.mark.backends("fake")
+    def test_what_was_launched_before_a_failure_completes(self, umem, fake):
+        a = umem.ones((512, 4096), dtype=np.float32)
+        out = umem.zeros(4096, dtype=np.float32)
+        v = np.asarray(out)
+        launches = fake.calls("cuLaunchKernel")
+        umem._core.sum_into(a, (0,), out)
+        count = fake.calls("cuLaunchKernel") - launches
+        assert count >= 2
+        fake.fail("cuLaunchKernel", nth=count)
+        with pytest.raises(RuntimeError):
+            umem._core.sum_into(a, (0,), out)
+        assert fake.pending() == 0
+        assert v.size == 4096
+
+    @pytest.mark.backends("fake")
+    def test_memory_that_came_from_a_host_library_counts(self, umem, fake):
+        a = umem.zeros(1000, dtype=np.float32)
+        b = umem.asarray(Exporter(np.asarray(a), "__dlpack__", "__dlpack_device__"), copy=False)
+        assert address(b) == address(a)
+        umem.add(b, 1, out=b)
+        assert fake.pending() == 0
 
     @pytest.mark.backends("fake")
     def test_a_simple_buffer_counts_after_its_release(self, umem, fake):
@@ -219,6 +434,71 @@ class TestRule4OtherLibraries:
             del capsule
         finally:
             fake.stream_destroy(handle)
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.parametrize("way", ["dlpack", "cuda_array_interface"])
+    def test_the_consumers_stream_comes_after_umems_work(self, umem, fake, handle, way):
+        a = umem.ones(1000, dtype=np.float32)
+        umem.synchronize()
+        umem.add(a, 1, out=a)
+        if way == "dlpack":
+            kept = a.__dlpack__(stream=handle, max_version=(1, 0))
+        else:
+            with umem.stream(handle):
+                kept = a.__cuda_array_interface__
+                assert kept["stream"] == handle
+        fake.submit_fill(address_unseen(umem, a), 0, 4000, handle)
+        run_stream(fake, handle)
+        fake.run_all()
+        assert a[0] == 0
+        del kept
+
+    @pytest.mark.backends("fake")
+    def test_cai_inside_a_stream_waits_for_yet_another(self, umem, fake, handle, other_handle):
+        a = umem.zeros(1000, dtype=np.float32)
+        umem.synchronize()
+        with umem.stream(other_handle):
+            umem.add(a, 1, out=a)
+        with umem.stream(handle):
+            kept = a.__cuda_array_interface__
+        assert fake.pending(other_handle) == 0
+        del kept
+
+    @pytest.mark.backends("fake")
+    def test_a_block_that_comes_back_may_be_in_use(self, umem, fake, handle):
+        a = umem.ones(1000, dtype=np.float32)
+        b = umem.asarray(Interface(address_unseen(umem, a), 1000))
+        umem.add(b, 1, out=b)
+        umem.synchronize()
+        fake.submit_fill(address_unseen(umem, a), 0, 4000, handle)
+        assert a[0] == 0
+
+    @pytest.mark.backends("fake")
+    @pytest.mark.parametrize("copy", [None, True])
+    def test_an_exporters_stream_is_waited_for(self, umem, fake, handle, copy):
+        a = umem.ones(1000, dtype=np.float32)
+        out = umem.ones(1000, dtype=np.float32)
+        umem.synchronize()
+        fake.submit_fill(address_unseen(umem, a), 0, 4000, handle)
+        b = umem.asarray(Interface(address_unseen(umem, a), 1000, stream=handle), copy=copy)
+        umem.add(b, 0, out=out)
+        run_stream(fake, 0)
+        assert fake.peek(address_unseen(umem, out), 4) == bytes(4)
+
+    @pytest.mark.backends("fake")
+    def test_a_copy_of_other_memory_is_done(self, umem, fake):
+        """The memory is its owner's again."""
+        pointer = fake.device_alloc(4000)
+        try:
+            fake.submit_fill(pointer, 0, 4000)
+            a = umem._core.copy_device(Interface(pointer, 1000))
+            assert fake.pending() == 0
+            assert a[999] == 0
+        finally:
+            fake.device_free(pointer)
+        b = umem.from_dlpack(Exporter(a, "__dlpack__", "__dlpack_device__"), copy=True)
+        assert fake.pending() == 0
+        assert b[999] == 0
 
     @gpu_only
     def test_work_on_two_streams_of_umem_is_ordered(self, umem, backend, count):
@@ -295,6 +575,81 @@ print(fake.pending(), a[0], np.asarray(a)[-1], umem.devices()[0]["concurrent_man
         )
         assert out.split() == ["0", "1.0", "1.0", "False"]
 
+    #: what runs on the GPU, each with umem, a (1000 float32) and b (the same) at hand
+    LAUNCHES = {
+        "kernel": "umem.add(a, 1, out=b)",
+        "fill": "a.fill(3)",
+        "copy": "a.copy()",
+        "sum": "umem._core.sum_into(a, (0,), b[:1])",
+        "zeros": "umem.zeros(1000)",
+        "duplicate": "a.__dlpack__(copy=True, max_version=(1, 0))",
+    }
+
+    @pytest.mark.parametrize("launch", LAUNCHES)
+    def test_no_other_thread_runs_python_meanwhile(self, run_python, launch):
+        """What umem does on the host with the GIL held is safe from kernels, since these keep the GIL."""
+        out = run_python(
+            f"""
+import sys; sys.path.insert(0, "tests")
+from fake_cuda.control import FakeCuda
+import os, threading, time, umem, numpy as np
+fake = FakeCuda(os.environ["UMEM_CUDA_LIBRARY"])
+a, b = umem.ones(1000, dtype=np.float32), umem.ones(1000, dtype=np.float32)
+
+def launch():
+    {self.LAUNCHES[launch]}
+
+launch()
+ran = []
+gate = threading.Lock()
+gate.acquire()
+threading.Thread(target=lambda: (gate.acquire(), ran.append(1))).start()
+time.sleep(0.05)  # the thread waits at the gate
+sys.setswitchinterval(1000)
+gate.release()
+end = time.perf_counter() + 0.05
+while time.perf_counter() < end:  # … and now for the GIL, which nobody takes from us
+    pass
+for _ in range(200):
+    launch()
+print(len(ran), fake.pending())
+""",
+            FAKECU_CONCURRENT="0",
+        )
+        assert out.split() == ["0", "0"]
+
+    def test_new_zeroes_are_complete(self, run_python):
+        out = run_python(
+            """
+import umem, numpy as np
+a = umem.ones(1000, dtype=np.float32)
+v = np.asarray(a)
+b = umem.zeros(1000, dtype=np.float32)
+v[0] = 5
+print(v[0], b[999])
+""",
+            FAKECU_CONCURRENT="0",
+        )
+        assert out.split() == ["5.0", "0.0"]
+
+    def test_zeroes_wait_for_other_librarys_work(self, run_python):
+        """The host may not write them while a kernel runs, so the device does."""
+        out = run_python(
+            """
+import sys; sys.path.insert(0, "tests")
+from fake_cuda.control import FakeCuda
+import os, umem
+fake = FakeCuda(os.environ["UMEM_CUDA_LIBRARY"])
+umem.ones(3)
+plain = fake.device_alloc(4000)
+fake.submit_fill(plain, 0, 4000)
+a = umem.zeros(1000)
+print(a[999])
+""",
+            FAKECU_CONCURRENT="0",
+        )
+        assert out.split() == ["0.0"]
+
 
 class TestRule7Fork:
     """A forked child gets an error from a GPU's arrays and keeps its own copy of the host's; the parent notices nothing."""
@@ -333,6 +688,11 @@ class TestRule7Fork:
             lambda umem, a: a.residency(),
             lambda umem, a: umem.empty(3),
             lambda umem, a: umem.synchronize(),
+            lambda umem, a: umem.trim(),
+            lambda umem, a: umem.Stream(0, device=0).synchronize(),
+            lambda umem, a: a.__array_struct__,
+            lambda umem, a: a.__dlpack__(dl_device=(13, 0), max_version=(1, 0)),
+            lambda umem, a: umem.asarray(np.ones(3)),
         ],
     )
     def test_a_child_is_told(self, umem, use):

@@ -595,15 +595,6 @@ class TestCudaArrayInterface:
         assert a.residency().nbytes == 24
 
 
-@pytest.fixture
-def fake_managed(umem, fake):
-    """(address, NumPy view) of managed memory that another library of the process allocated."""
-    with managed_memory(fake, 1 << 16) as pointer:
-        yield pointer, np.ctypeslib.as_array((ctypes.c_float * 1024).from_address(pointer))
-        gc.collect()
-        umem.synchronize()
-
-
 @host
 class TestWithoutGpu:
     def test_a_gpus_array_is_refused(self, umem):

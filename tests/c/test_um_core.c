@@ -2,6 +2,7 @@
  * reading, residency. Work is put on streams with the backend's own fills, so that no kernel is needed. */
 #define _GNU_SOURCE 1
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 
 #include "core/um_block.h"
 #include "core/um_coherence.h"
+#include "core/um_internal.h"
 #include "core/um_placement.h"
 #include "core/um_pool.h"
 #include "core/um_residency.h"
@@ -593,6 +595,33 @@ static void fake_discard_goes_with_a_prefetch(void) {
     um_host_view_remove(block, true);
     UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards);
     um_block_unref(block);
+
+    for (int writer = 0; writer < 5; writer++) {
+        block = new_block(4 * MIB);
+        memset(um_block_ptr(block), 1, 4 * MIB);
+        if (writer == 0) um_host_view_add(block, true); /* ends before the prefetch */
+        if (writer == 1) um_host_view_forever(block, true);
+        if (writer == 2) UM_CHECK(ok(um_device_mark(block, &err), &err));
+        UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err));
+        if (writer == 0) um_host_view_remove(block, true);
+        if (writer == 3) um_host_view_add(block, true); /* begins before it */
+        if (writer == 4) prefetch_whole(block, gpu0);   /* nobody: the prefetch discards */
+        if (writer == 4) um_block_ptr(block)[0] = 1;
+        prefetch_whole(block, gpu0);
+        UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards + (writer == 4));
+        if (writer == 3) um_host_view_remove(block, true);
+        um_block_unref(block);
+    }
+
+    block = new_block(4 * MIB); /* on its way there already, with bytes that count from now on */
+    memset(um_block_ptr(block), 1, 4 * MIB);
+    um_access whole = {.block = block, .size = 4 * MIB};
+    discards = FAKE(fakecu_calls)("mem_discard_batch");
+    UM_CHECK(ok(um_prefetch(ctx, &whole, 1, gpu0, NULL, &err), &err));
+    UM_CHECK(ok(um_discard(block, 0, 4 * MIB, &err), &err));
+    UM_CHECK(ok(um_prefetch(ctx, &whole, 1, gpu0, NULL, &err), &err));
+    UM_CHECK(FAKE(fakecu_calls)("mem_discard_batch") == discards);
+    um_block_unref(block);
     stop_fake();
 }
 
@@ -609,70 +638,80 @@ static void fake_zero(void) {
     stop_fake();
 }
 
-/* What a forked child may not do with what it has inherited. */
-static bool child_is_refused(um_block *block, um_stream *stream) {
+/* Whether everything that core offers says no in a forked child, which leaves all that the parent has alone. */
+static bool all_refuse(um_block *block, um_block *wrapped, um_stream *side, um_wait *before) {
     um_error err = {0};
+    um_wait wait = UM_WAIT_NONE;
     um_block *mine;
-    um_wait wait;
-    um_stream *other;
-    size_t released;
-    char read[100];
-    unsigned char state;
-    int64_t shape = 100, stride = 1;
-    um_access whole = {.block = block, .size = 100, .write = true, .dense = true};
-    const um_status answers[] = {
+    um_stream *legacy = get_stream(UM_STREAM_LEGACY);
+    um_access access = {.block = block, .size = um_block_size(block)};
+    static unsigned char states[MIB / 4096];
+    size_t bytes;
+    char byte;
+    int64_t none = 0, one = 1;
+    unsigned long long calls = FAKE(fakecu_counter)("calls");
+    um_status answers[] = {
         um_host_access(block, &wait, &err),
-        um_block_new(ctx, 1, 0, nowhere, &mine, &err),
-        um_block_wrap(ctx, read, 1, 0, NULL, NULL, &mine, &err),
-        um_device_export(block, stream, &wait, &err),
+        um_wait_run(before, &err),
+        um_work_begin(legacy, &access, 1, &err),
+        um_device_export(block, NULL, &wait, &err),
         um_device_mark(block, &err),
-        um_work_begin(stream, &whole, 1, &err),
-        um_stream_get(ctx, 0, 0x1234, &other, &err),
-        um_stream_synchronize(stream, &err),
+        um_stream_synchronize(legacy, &err),
         um_context_synchronize(ctx, &err),
-        um_pool_trim(ctx, &released, &err),
-        um_prefetch(ctx, &whole, 1, host, NULL, &err),
-        um_advise(block, 0, 100, UM_ADVICE_READ_MOSTLY, nowhere, &err),
-        um_set_home(block, host, &err),
-        um_discard(block, 0, 100, &err),
-        um_read(block, um_block_ptr(block), 1, &shape, &stride, 1, read, &err),
-        um_read(block, um_block_ptr(block), 0, NULL, NULL, 0, read, &err),
-        um_residency_scan(block, 0, 100, &state, &err),
+        um_pool_trim(ctx, &bytes, &err),
+        um_block_new(ctx, 1, 0, nowhere, &mine, &err),
+        um_block_wrap(ctx, &byte, 1, 0, count_release, NULL, &mine, &err),
+        um_read(block, um_block_ptr(block), 1, &one, &one, 1, &byte, &err),
+        um_read(block, um_block_ptr(block), 1, &none, &one, 1, &byte, &err),
+        um_prefetch(ctx, &access, 1, gpu0, NULL, &err),
+        um_advise(block, 0, MIB, UM_ADVICE_READ_MOSTLY, gpu0, &err),
+        um_set_home(block, gpu0, &err),
+        um_discard(block, 0, MIB, &err),
+        um_residency_scan(block, 0, MIB, states, &err),
     };
-    bool refused = true;
-    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
-        if (answers[i] != UM_ERR_FORKED) printf("call %zu is not refused: %d\n", i, answers[i]);
-        refused = refused && answers[i] == UM_ERR_FORKED;
+    bool fine = true;
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        if (answers[i] != UM_ERR_FORKED) printf("fake_fork_refuses: call %zu is not refused\n", i);
+        fine = fine && answers[i] == UM_ERR_FORKED;
     }
-    return refused;
+    released = 0;
+    um_block_unref(block);
+    um_block_unref(wrapped);
+    um_stream_unref(side);
+    um_context_unref(ctx);
+    return fine && released == 0 && FAKE(fakecu_counter)("calls") == calls;
 }
 
 static void fake_fork_refuses(void) { /* rule 7 */
     UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_block *block = new_block(MIB), *wrapped = NULL;
     um_stream_handle handle = make_handle();
-    um_stream *stream = get_stream(handle);
-    um_block *block = new_block(100), *shared = new_block(100);
-    um_wait wait = fill(block, stream, 7, false);
-    fflush(stdout);
+    um_stream *side = get_stream(handle);
+    void *memory = FAKE(fakecu_device_alloc)(4096, 0);
+    UM_REQUIRE(ok(um_block_wrap(ctx, memory, 4096, 0, count_release, &released, &wrapped, &err), &err));
+    um_wait wait = fill(wrapped, side, 7, false);
+    wait_host(wrapped);
+    wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
+    um_wait before;
+    UM_CHECK(ok(um_host_access(block, &before, &err), &err));
+    (void)fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        bool fine = child_is_refused(block, stream);
-        fflush(stdout);
-        um_block_unref(shared);
-        um_block_unref(block); /* touches nothing of the parent's */
-        um_stream_unref(stream);
-        um_context_unref(ctx);
+        bool fine = all_refuse(block, wrapped, side, &before);
+        (void)fflush(stdout);
         um_test_exit(fine ? 0 : 1);
     }
     int result = -1;
     UM_CHECK(waitpid(child, &result, 0) == child && WIFEXITED(result) && WEXITSTATUS(result) == 0);
-    UM_CHECK(!wait.needed);
+    UM_CHECK(ok(um_wait_run(&before, &err), &err));
     wait_host(block);
-    UM_CHECK(um_block_ptr(block)[0] == 7);
-    um_block_unref(shared);
+    UM_CHECK(!wait.needed && um_block_ptr(block)[0] == 7);
     um_block_unref(block);
-    um_stream_unref(stream);
+    um_block_unref(wrapped);
+    um_stream_unref(side);
     drop_handle(handle);
+    FAKE(fakecu_device_free)(memory);
     stop_fake();
 }
 
@@ -713,6 +752,266 @@ static void fake_without_concurrent_access(void) { /* rule 6 */
     stop_fake();
 }
 
+/* --- what comes in between ---------------------------------------------------------------------------------------- */
+
+/* The backend's calls with a step of the test's own at the end of one of them, as another thread would take it there. */
+static um_backend_ops spied;
+static const um_backend_ops *plain;
+static void (*meanwhile)(void);
+
+static void once(void) {
+    void (*step)(void) = meanwhile;
+    meanwhile = NULL;
+    if (step) step();
+}
+
+static um_status spied_synchronize(um_backend *backend, um_error *err) {
+    um_status status = plain->synchronize(backend, err);
+    once();
+    return status;
+}
+
+static um_status spied_stream_synchronize(um_backend *backend, int device, um_stream_handle stream, um_error *err) {
+    um_status status = plain->stream_synchronize(backend, device, stream, err);
+    once();
+    return status;
+}
+
+static um_status spied_event_record(um_backend *backend, int device, um_event_handle event, um_stream_handle stream,
+                                    um_error *err) {
+    um_status status = plain->event_record(backend, device, event, stream, err);
+    once();
+    return status;
+}
+
+static void spy(void) {
+    plain = um_context_backend(ctx)->ops;
+    spied = *plain;
+    spied.synchronize = spied_synchronize;
+    spied.stream_synchronize = spied_stream_synchronize;
+    spied.event_record = spied_event_record;
+    um_context_backend(ctx)->ops = &spied;
+}
+
+static um_block *late; /* what the step works on */
+
+static void fill_late(void) {
+    um_wait wait = fill(late, get_stream(UM_STREAM_LEGACY), 9, false);
+    UM_CHECK(!wait.needed);
+}
+
+static void check_late_is_pending(void) {
+    UM_CHECK(meanwhile == NULL);
+    UM_CHECK(um_block_ptr(late)[0] != 9);
+    wait_host(late);
+    UM_CHECK(um_block_ptr(late)[0] == 9);
+    memset(um_block_ptr(late), 0, um_block_size(late));
+}
+
+static void fake_work_during_a_wait_is_not_done(void) { /* rule 2 */
+    UM_REQUIRE(start_fake(1));
+    spy();
+    um_error err = {0};
+    um_stream *legacy = get_stream(UM_STREAM_LEGACY);
+    um_block *block = new_block(4096);
+    late = new_block(4096);
+    um_wait wait = fill(block, legacy, 1, false);
+
+    meanwhile = fill_late;
+    wait_host(block);
+    check_late_is_pending();
+
+    meanwhile = fill_late;
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    check_late_is_pending();
+
+    wait = fill(block, legacy, 2, false);
+    meanwhile = fill_late;
+    UM_CHECK(ok(um_stream_synchronize(legacy, &err), &err));
+    check_late_is_pending();
+
+    um_stream_handle handle = make_handle();
+    um_stream *side = get_stream(handle);
+    wait = fill(block, legacy, 3, false);
+    meanwhile = fill_late; /* while the legacy stream's event is recorded */
+    wait = fill(block, side, 4, false);
+    UM_CHECK(!wait.needed && meanwhile == NULL);
+    wait = fill(late, side, 5, false); /* has to lie behind the late work, which the event does not cover */
+    wait_host(late);
+    UM_CHECK(um_block_ptr(late)[0] == 5);
+    FAKE(fakecu_run_all)();
+    UM_CHECK(um_block_ptr(late)[0] == 5);
+
+    um_stream_unref(side);
+    drop_handle(handle);
+    um_block_unref(block);
+    um_block_unref(late);
+    stop_fake();
+}
+
+static void free_late(void) {
+    um_error err = {0};
+    um_wait wait;
+    UM_CHECK(ok(um_device_export(late, NULL, &wait, &err), &err));
+    um_block_unref(late);
+}
+
+static void fake_memory_freed_during_a_synchronise_waits_for_the_next(void) { /* rule 5 */
+    UM_REQUIRE(start_fake(1));
+    spy();
+    um_error err = {0};
+    size_t bytes;
+    late = new_block(MIB);
+    meanwhile = free_late;
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    UM_CHECK(meanwhile == NULL && FAKE(fakecu_live)("managed") == 1);
+    UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
+    UM_CHECK(FAKE(fakecu_live)("managed") == 0);
+
+    late = new_block(MIB);
+    meanwhile = free_late;
+    UM_CHECK(ok(um_pool_trim(ctx, &bytes, &err), &err));
+    UM_CHECK(meanwhile == NULL && FAKE(fakecu_live)("managed") == 1);
+    UM_CHECK(ok(um_pool_trim(ctx, &bytes, &err), &err));
+    UM_CHECK(bytes == MIB && FAKE(fakecu_live)("managed") == 0);
+    stop_fake();
+}
+
+/* An allocation looks at what waits. A free would not do: the driver waits for all work there. */
+static long live_after_allocations(um_block **spares, int *used) {
+    for (int i = 0; i < 3; i++) spares[(*used)++] = new_block(100);
+    return FAKE(fakecu_live)("managed") - *used;
+}
+
+static void fake_freed_memory_is_polled(void) { /* rule 5 */
+    UM_REQUIRE(start_fake(1));
+    FAKE(fakecu_set_query_mode)(0); /* a query starts nothing */
+    um_error err = {0};
+    um_stream *legacy = get_stream(UM_STREAM_LEGACY);
+    um_block *block = new_block(4096), *other = new_block(4096), *spares[15];
+    int used = 0;
+    um_wait wait = fill(block, legacy, 1, false);
+    um_block_unref(block);
+    UM_CHECK(live_after_allocations(spares, &used) == 2); /* records the event */
+    wait = fill(other, legacy, 2, false);
+    UM_CHECK(live_after_allocations(spares, &used) == 2);
+    while (FAKE(fakecu_pending)(1) > 1) FAKE(fakecu_step)(1); /* up to the event, and no more */
+    UM_CHECK(live_after_allocations(spares, &used) == 1);
+    UM_CHECK(um_block_ptr(other)[0] == 2); /* the driver's free waited */
+
+    /* memory that umem does not free itself: an event that is done says nothing of later work */
+    void *memory = FAKE(fakecu_device_alloc)(4096, 0);
+    released = 0;
+    UM_REQUIRE(ok(um_block_wrap(ctx, memory, 4096, 0, count_release, &released, &block, &err), &err));
+    wait = fill(block, legacy, 3, false);
+    um_block_unref(block);
+    UM_CHECK(live_after_allocations(spares, &used) == 1 && released == 0);
+    wait = fill(other, legacy, 4, false);
+    while (FAKE(fakecu_pending)(1) > 1) FAKE(fakecu_step)(1);
+    UM_CHECK(live_after_allocations(spares, &used) == 1 && released == 1);
+    UM_CHECK(!wait.needed && um_block_ptr(other)[0] == 2);
+    wait_host(other);
+    UM_CHECK(um_block_ptr(other)[0] == 4);
+    um_block_unref(other);
+    for (int i = 0; i < used; i++) um_block_unref(spares[i]);
+    FAKE(fakecu_device_free)(memory);
+    stop_fake();
+}
+
+static long pending_at_release;
+static void note_pending(void *owner) {
+    (void)owner;
+    pending_at_release = FAKE(fakecu_pending)(FAKECU_ALL_STREAMS);
+}
+
+static void fake_other_memory_goes_back_when_work_on_it_is_done(void) { /* rule 5 */
+    UM_REQUIRE(start_fake(1));
+    um_error err = {0};
+    um_block *block = NULL, *keeper = new_block(1);
+    void *memory = FAKE(fakecu_device_alloc)(4096, 0);
+    pending_at_release = -1;
+    UM_REQUIRE(ok(um_block_wrap(ctx, memory, 4096, 0, note_pending, NULL, &block, &err), &err));
+    um_wait wait = fill(block, get_stream(UM_STREAM_LEGACY), 1, false);
+    um_block_unref(block);
+    UM_CHECK(!wait.needed && pending_at_release == -1);
+    um_block_unref(keeper);
+    stop(); /* the last chance */
+    UM_CHECK(pending_at_release == 0);
+    FAKE(fakecu_shutdown)();
+}
+
+/* --- rule 6 between threads --------------------------------------------------------------------------------------- */
+
+static _Atomic(int) stage;
+
+static void nap(void) { (void)usleep(1000); }
+
+static void *launch(void *block) {
+    um_error err = {0};
+    stage = 1;
+    um_wait wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
+    stage = 2;
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    return NULL;
+}
+
+static void fake_a_kernel_waits_for_the_host(void) { /* rule 6 */
+    FAKE(fakecu_shutdown)();
+    FAKE(fakecu_set_concurrent)(0);
+    UM_REQUIRE(start("cuda"));
+    um_error err = {0};
+    um_block *block = new_block(4096);
+    stage = 0;
+    UM_REQUIRE(ok(um_host_hold(ctx, &err), &err));
+    pthread_t thread;
+    UM_REQUIRE(pthread_create(&thread, NULL, launch, block) == 0);
+    while (stage == 0) nap();
+    for (int i = 0; i < 50; i++) nap();
+    UM_CHECK(stage == 1 && FAKE(fakecu_pending)(FAKECU_ALL_STREAMS) == 0);
+    um_host_release(ctx);
+    UM_CHECK(pthread_join(thread, NULL) == 0 && stage == 2);
+
+    um_wait wait = fill(block, get_stream(UM_STREAM_LEGACY), 8, true);
+    UM_CHECK(um_host_hold(ctx, &err) == UM_ERR_BUSY);
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    UM_CHECK(ok(um_host_hold(ctx, &err), &err));
+    um_host_release(ctx);
+    um_block_unref(block);
+    stop_fake();
+}
+
+static void *read_slowly(void *block) {
+    um_error err = {0};
+    int64_t shape = 16 * (int64_t)MIB, stride = 2;
+    char *got = malloc((size_t)shape);
+    stage = 1;
+    UM_CHECK(ok(um_read(block, um_block_ptr(block), 1, &shape, &stride, 1, got, &err), &err));
+    stage = 2;
+    free(got);
+    return NULL;
+}
+
+static void fake_a_kernel_waits_for_a_read(void) { /* rule 6: a touch of the memory during the fill would be a crash */
+    FAKE(fakecu_shutdown)();
+    FAKE(fakecu_set_concurrent)(0);
+    UM_REQUIRE(start("cuda"));
+    um_error err = {0};
+    um_block *block = new_block(32 * MIB), *other = new_block(4096);
+    memset(um_block_ptr(block), 1, 32 * MIB);
+    stage = 0;
+    pthread_t thread;
+    UM_REQUIRE(pthread_create(&thread, NULL, read_slowly, block) == 0);
+    while (stage == 0) nap();
+    for (int i = 0; i < 3; i++) nap();
+    um_wait wait = fill(other, get_stream(UM_STREAM_LEGACY), 7, false);
+    for (int i = 0; i < 3; i++) nap();
+    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
+    UM_CHECK(pthread_join(thread, NULL) == 0 && stage == 2);
+    um_block_unref(block);
+    um_block_unref(other);
+    stop_fake();
+}
+
 int main(void) {
     UM_RUN(host_blocks);
     UM_RUN(host_reads);
@@ -738,6 +1037,12 @@ int main(void) {
     UM_RUN(fake_fork_refuses);
     UM_RUN(fake_errors_may_be_ignored);
     UM_RUN(fake_without_concurrent_access);
+    UM_RUN(fake_work_during_a_wait_is_not_done);
+    UM_RUN(fake_memory_freed_during_a_synchronise_waits_for_the_next);
+    UM_RUN(fake_freed_memory_is_polled);
+    UM_RUN(fake_other_memory_goes_back_when_work_on_it_is_done);
+    UM_RUN(fake_a_kernel_waits_for_the_host);
+    UM_RUN(fake_a_kernel_waits_for_a_read);
     um_fake_close();
     return um_test_result();
 }

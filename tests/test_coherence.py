@@ -234,10 +234,13 @@ class TestRule2HostAccess:
 
     def test_an_element_that_numpy_sets_comes_after_the_kernel(self, umem):
         a = umem.zeros(3000, dtype=np.float32)
-        many_adds(umem, a)
-        a.view("u1").view("S3")[0, ...] = b"xyz"
-        assert a.view("u1").view("S3")[0] == b"xyz"
-        assert a[2999] == 20
+        items = a.view("u1").view("S3")  # of no kernel's size
+        for index in (0, (0, ...), slice(0, 1)):
+            a.fill(0)
+            many_adds(umem, a)
+            items[index] = b"xyz"
+            assert items[0] == b"xyz"
+            assert a[2999] == 20
 
     @pytest.mark.backends("fake")
     def test_what_was_waited_for_says_nothing_of_later_work(self, umem, fake, handle):
@@ -356,12 +359,14 @@ class TestRule3LiveViews:
         assert v.size == 4096
 
     @pytest.mark.backends("fake")
-    def test_memory_that_came_from_a_host_library_counts(self, umem, fake):
-        a = umem.zeros(1000, dtype=np.float32)
-        b = umem.asarray(Exporter(np.asarray(a), "__dlpack__", "__dlpack_device__"), copy=False)
-        assert address(b) == address(a)
-        umem.add(b, 1, out=b)
+    def test_memory_that_came_from_a_host_library_counts(self, umem, fake, fake_managed):
+        pointer, view = fake_managed
+        view[:] = 0
+        a = umem.asarray(Exporter(view, "__dlpack__", "__dlpack_device__"), copy=False)
+        assert address_unseen(umem, a) == pointer
+        umem.add(a, 1, out=a)
         assert fake.pending() == 0
+        assert view[0] == 1
 
     @pytest.mark.backends("fake")
     def test_a_simple_buffer_counts_after_its_release(self, umem, fake):
@@ -484,6 +489,28 @@ class TestRule4OtherLibraries:
         umem.add(b, 0, out=out)
         run_stream(fake, 0)
         assert fake.peek(address_unseen(umem, out), 4) == bytes(4)
+
+    @pytest.mark.backends("fake")
+    def test_an_exporter_without_a_stream_has_used_the_legacy_one(self, umem, fake, handle):
+        a = umem.ones(1000, dtype=np.float32)
+        out = umem.ones(1000, dtype=np.float32)
+        pointer, result = address_unseen(umem, a), address_unseen(umem, out)
+
+        class Managed:
+            def __dlpack_device__(self):
+                return 13, 0
+
+            def __dlpack__(self, **_):
+                capsule = a.__dlpack__(dl_device=(13, 0), max_version=(1, 0))
+                fake.submit_fill(pointer, 0, 4000)
+                return capsule
+
+        umem.synchronize()
+        with umem.stream(handle):
+            b = umem.from_dlpack(Managed())
+            umem._core.run("add", (b, 0.0), out)
+        run_stream(fake, handle)
+        assert fake.peek(result, 4) == bytes(4)
 
     @pytest.mark.backends("fake")
     def test_a_copy_of_other_memory_is_done(self, umem, fake):
@@ -693,6 +720,7 @@ class TestRule7Fork:
             lambda umem, a: a.__array_struct__,
             lambda umem, a: a.__dlpack__(dl_device=(13, 0), max_version=(1, 0)),
             lambda umem, a: umem.asarray(np.ones(3)),
+            lambda umem, a: umem.memory_stats(),
         ],
     )
     def test_a_child_is_told(self, umem, use):

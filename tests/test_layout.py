@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sysconfig
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -247,6 +248,20 @@ class TestPythonFiles:
                 "cuda",
                 "IPython",
             )
+
+
+MUTATIONS = tomllib.loads((ROOT / "tools" / "mutations.toml").read_text())["mutation"]
+
+
+def test_every_mutation_fits_the_code():
+    """What tools/mutations.py takes out is there, once; and docs/mutations.md has a line for each."""
+    results = (ROOT / "docs" / "mutations.md").read_text()
+    for mutation in MUTATIONS:
+        where = f"{mutation['file']}: {mutation['what']}"
+        assert (ROOT / mutation["file"]).read_text().count(mutation["old"]) == 1, where
+        assert mutation["new"] != mutation["old"], where
+        line = f"| {mutation['rule']} | `{mutation['file'].removeprefix('src/')}` | {mutation['what']} | "
+        assert results.count(line) == 1, where
 
 
 def test_the_stub_names_what_the_module_has(umem):

@@ -693,6 +693,7 @@ static void fake_fork_refuses(void) { /* rule 7 */
     um_wait wait = fill(wrapped, side, 7, false);
     wait_host(wrapped);
     wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
+    UM_CHECK(ok(um_stream_wait_stream(side, get_stream(UM_STREAM_LEGACY), &err), &err)); /* makes its event */
     um_wait before;
     UM_CHECK(ok(um_host_access(block, &before, &err), &err));
     (void)fflush(stdout);

@@ -217,6 +217,10 @@ check-coverage: $(VENV)/.extra-test $(VENV)/.extra-dev build
 	    $(CURDIR)/$(PY) -m coverage report --fail-under=95 || low=1; \
 	    $(CURDIR)/$(PY) tools/c_coverage.py --fail-under=90 build || low=1; exit $$low
 
+# Too slow for `check`. Rewrites docs/mutations.md.
+mutations: $(VENV)/.extra-test build
+	$(PY) tools/mutations.py --jobs 2
+
 # --- housekeeping
 
 format: $(VENV)/.extra-dev

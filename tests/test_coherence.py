@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import pytest
 
-from support import Exporter, address
+from support import Exporter
 
 #: elements: 64 MiB of float32 on a GPU, where work has to take a while; little on the fake, which runs it in C
 COUNT = {"host": 1 << 12, "fake": 1 << 16, "cuda": 1 << 24}

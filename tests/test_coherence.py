@@ -338,7 +338,7 @@ class TestRule3LiveViews:
     def test_a_copy_completes_under_a_writable_view(self, umem, fake):
         a = umem.zeros(1000, dtype=np.float32)
         v = np.asarray(a)
-        b = a.__dlpack__(copy=True, max_version=(1, 0))
+        b = a.__dlpack__(stream=1, copy=True, max_version=(1, 0))
         assert fake.pending() == 0
         del b
         assert v[0] == 0
@@ -609,7 +609,7 @@ print(fake.pending(), a[0], np.asarray(a)[-1], umem.devices()[0]["concurrent_man
         "copy": "a.copy()",
         "sum": "umem._core.sum_into(a, (0,), b[:1])",
         "zeros": "umem.zeros(1000)",
-        "duplicate": "a.__dlpack__(copy=True, max_version=(1, 0))",
+        "duplicate": "a.__dlpack__(stream=1, copy=True, max_version=(1, 0))",
     }
 
     @pytest.mark.parametrize("launch", LAUNCHES)

@@ -66,14 +66,13 @@ RUN_LIMIT = 1800  # seconds for a mutation's tests together
 INTRO = """\
 # Mutation run of the coherence rules
 
-Each line is one wait, order, mark or check of the [coherence rules](coherence.md) that was taken out of the code,
-and the test that then failed first. A wait that no test misses could go unnoticed; there is none in this table.
+Each line is one wait, order, mark or check of the [coherence rules](coherence.md) that was taken out of the code, and
+the test that then failed first. "discard" stands for what keeps written bytes from being discarded.
 
-`make mutations` repeats the run and rewrites this file: it applies the mutations of `tools/mutations.toml` one at a
-time to a copy of the tree, builds it and runs the tests of coherence, streams, exchange, placement, lifetime,
-threads and failures, and the C tests, on the fake driver. It fails when a mutation survives. `python
-tools/mutations.py --only PATTERN` runs those whose rule, file or description matches; `tests/test_layout.py` checks
-that the table still fits the code.
+`make mutations` repeats the run and rewrites this file. It applies the mutations of `tools/mutations.toml` one at a
+time to a copy of the tree, builds it and runs the tests of coherence, streams, exchange, placement, lifetime, threads
+and failures and the C tests on the fake driver. It fails when a mutation survives. `python tools/mutations.py --only
+PATTERN` runs those whose rule, file or description matches. `tests/test_layout.py` checks that the table fits the code.
 """
 
 

@@ -609,7 +609,7 @@ print(fake.pending(), a[0], np.asarray(a)[-1], umem.devices()[0]["concurrent_man
         "copy": "a.copy()",
         "sum": "umem._core.sum_into(a, (0,), b[:1])",
         "zeros": "umem.zeros(1000)",
-        "duplicate": "a.__dlpack__(stream=1, copy=True, max_version=(1, 0))",
+        "duplicate": "a.__dlpack__(copy=True, max_version=(1, 0))",
     }
 
     @pytest.mark.parametrize("launch", LAUNCHES)

@@ -9,8 +9,8 @@
 
 /* What the macros of the header read: each entry is its own index. */
 #define PY_ARRAY_UNIQUE_SYMBOL failing_calls_indices
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#define NPY_NO_DEPRECATED_API  NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION     NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 
 #include <dlfcn.h>
@@ -23,26 +23,32 @@
 
 /* How a function fails, and what it then returns. */
 #define NULL_RETURNED(CALL)                                                                                            \
-    CALL(PyBytes_FromStringAndSize) CALL(PyCapsule_New) CALL(PyContextVar_New)              \
-    CALL(PyDescr_NewMethod) CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) CALL(PyDict_New)                           \
-    CALL(PyErr_NewExceptionWithDoc) CALL(PyImport_ImportModule) CALL(PyList_AsTuple) CALL(PyList_New)                  \
-    CALL(PyLong_FromLong) CALL(PyLong_FromSize_t) CALL(PyLong_FromSsize_t) CALL(PyLong_FromUnsignedLongLong)           \
-    CALL(PyLong_FromVoidPtr) CALL(PyNumber_Float) CALL(PyNumber_Index) CALL(PyNumber_Long) CALL(PyObject_Call)         \
-    CALL(PyObject_CallNoArgs) CALL(PyObject_CallOneArg) CALL(PyObject_GetAttr) CALL(PyObject_GetAttrString)            \
-    CALL(PyObject_GetItem) CALL(PyObject_Vectorcall) CALL(PyObject_VectorcallDict) CALL(PySeqIter_New)                 \
-    CALL(PySequence_GetItem) CALL(PySequence_Tuple) CALL(PyTuple_New) CALL(PyTuple_Pack)                               \
-    CALL(PyType_FromModuleAndSpec) CALL(PyUnicode_AsUTF8) CALL(PyUnicode_AsUTF8AndSize)                                \
-    CALL(PyUnicode_DecodeFSDefault) CALL(PyUnicode_DecodeUTF8) CALL(PyUnicode_FromFormat) CALL(PyUnicode_FromString)   \
-    CALL(PyUnicode_InternFromString) CALL(_PyArg_ParseTupleAndKeywords_SizeT) CALL(PyArg_ParseTupleAndKeywords)        \
-    CALL(_PyObject_CallMethod_SizeT) CALL(PyObject_CallMethod) CALL(_PyObject_GC_New)
+    CALL(PyBytes_FromStringAndSize)                                                                                    \
+    CALL(PyCapsule_New) CALL(PyContextVar_New) CALL(PyDescr_NewMethod) CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) \
+        CALL(PyDict_New) CALL(PyErr_NewExceptionWithDoc) CALL(PyImport_ImportModule) CALL(PyList_AsTuple)              \
+            CALL(PyList_New) CALL(PyLong_FromLong) CALL(PyLong_FromSize_t) CALL(PyLong_FromSsize_t)                    \
+                CALL(PyLong_FromUnsignedLongLong) CALL(PyLong_FromVoidPtr) CALL(PyNumber_Float) CALL(PyNumber_Index)   \
+                    CALL(PyNumber_Long) CALL(PyObject_Call) CALL(PyObject_CallNoArgs) CALL(PyObject_CallOneArg)        \
+                        CALL(PyObject_GetAttr) CALL(PyObject_GetAttrString) CALL(PyObject_GetItem)                     \
+                            CALL(PyObject_Vectorcall) CALL(PyObject_VectorcallDict) CALL(PySeqIter_New)                \
+                                CALL(PySequence_GetItem) CALL(PySequence_Tuple) CALL(PyTuple_New) CALL(PyTuple_Pack)   \
+                                    CALL(PyType_FromModuleAndSpec) CALL(PyUnicode_AsUTF8)                              \
+                                        CALL(PyUnicode_AsUTF8AndSize) CALL(PyUnicode_DecodeFSDefault)                  \
+                                            CALL(PyUnicode_DecodeUTF8) CALL(PyUnicode_FromFormat)                      \
+                                                CALL(PyUnicode_FromString) CALL(PyUnicode_InternFromString)            \
+                                                    CALL(_PyArg_ParseTupleAndKeywords_SizeT)                           \
+                                                        CALL(PyArg_ParseTupleAndKeywords)                              \
+                                                            CALL(_PyObject_CallMethod_SizeT) CALL(PyObject_CallMethod) \
+                                                                CALL(_PyObject_GC_New)
 
 #define MINUS_ONE_RETURNED(CALL)                                                                                       \
-    CALL(PyCapsule_SetContext) CALL(PyCapsule_SetDestructor) CALL(PyCapsule_SetName) CALL(PyContextVar_Get)            \
-    CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsSsize_t)   \
-    CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant) CALL(PyModule_AddType)    \
-    CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue) CALL(PyObject_SetAttr)                     \
-    CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains)                \
-    CALL(PySlice_Unpack) CALL(PyUnicode_Compare)
+    CALL(PyCapsule_SetContext)                                                                                         \
+    CALL(PyCapsule_SetDestructor) CALL(PyCapsule_SetName) CALL(PyContextVar_Get) CALL(PyDict_SetItem)                  \
+        CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsSsize_t)                    \
+            CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant)                   \
+                CALL(PyModule_AddType) CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue)         \
+                    CALL(PyObject_SetAttr) CALL(PyObject_SetAttrString) CALL(PyObject_SetItem)                         \
+                        CALL(PySequence_Contains) CALL(PySlice_Unpack) CALL(PyUnicode_Compare)
 
 /* They take over references to arguments whatever happens: do the work, then throw it away. */
 #define RESULT_DISCARDED(CALL) CALL(_Py_BuildValue_SizeT) CALL(Py_BuildValue)
@@ -54,8 +60,8 @@
     CALL(PyMem_Malloc) CALL(malloc) CALL(calloc) CALL(aligned_alloc) CALL(fopen) CALL(fopen64) CALL(fgets) CALL(tsearch)
 
 #define MINUS_ONE_WITHOUT_EXCEPTION(CALL)                                                                              \
-    CALL(mmap) CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64)     \
-    CALL(getdelim) CALL(__getdelim)
+    CALL(mmap)                                                                                                         \
+    CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64) CALL(getdelim) CALL(__getdelim)
 
 #define ERROR_NUMBER_RETURNED(CALL) CALL(pthread_mutex_init) CALL(pthread_cond_init) CALL(__register_atfork)
 
@@ -63,12 +69,11 @@
 
 /* PyArray_ is left out, since the full names are macros. */
 #define NUMPY_NULL_RETURNED(CALL)                                                                                      \
-    CALL(DescrConverter) CALL(DescrFromType) CALL(DescrNew) CALL(DescrNewFromType)     \
-    CALL(IntTupleFromIntp) CALL(IntpConverter) CALL(NewCopy) CALL(OrderConverter)      \
-    CALL(Scalar)
+    CALL(DescrConverter)                                                                                               \
+    CALL(DescrFromType) CALL(DescrNew) CALL(DescrNewFromType) CALL(IntTupleFromIntp) CALL(IntpConverter) CALL(NewCopy) \
+        CALL(OrderConverter) CALL(Scalar)
 
-#define NUMPY_MINUS_ONE_RETURNED(CALL)                                                                                 \
-    CALL(CopyInto) CALL(CopyObject) CALL(FillWithScalar) CALL(Pack)
+#define NUMPY_MINUS_ONE_RETURNED(CALL) CALL(CopyInto) CALL(CopyObject) CALL(FillWithScalar) CALL(Pack)
 
 #define NUMPY_RESULT_DISCARDED(CALL) CALL(FromAny) CALL(NewFromDescr)
 
@@ -80,22 +85,27 @@
 
 #define BY_NAME(CALL)                                                                                                  \
     NULL_RETURNED(CALL)                                                                                                \
-    MINUS_ONE_RETURNED(CALL) RESULT_DISCARDED(CALL) SET_OVERFLOW(CALL) NULL_WITHOUT_EXCEPTION(CALL)                    \
-    MINUS_ONE_WITHOUT_EXCEPTION(CALL) ERROR_NUMBER_RETURNED(CALL) OF_THEIR_OWN(CALL)
+    MINUS_ONE_RETURNED(CALL)                                                                                           \
+    RESULT_DISCARDED(CALL) SET_OVERFLOW(CALL) NULL_WITHOUT_EXCEPTION(CALL) MINUS_ONE_WITHOUT_EXCEPTION(CALL)           \
+        ERROR_NUMBER_RETURNED(CALL) OF_THEIR_OWN(CALL)
 
 /* CPython's functions that cannot fail, or whose failure is none of umem's. A new one belongs here or above. */
 #define CANNOT_FAIL(CALL)                                                                                              \
-    CALL(PyBool_FromLong) CALL(PyBuffer_Release) CALL(PyCallable_Check) CALL(PyCapsule_GetContext)                     \
-    CALL(PyCapsule_GetName) CALL(PyCapsule_GetPointer) CALL(PyCapsule_IsValid) CALL(PyDict_Next) CALL(PyErr_Clear) CALL(PyErr_ExceptionMatches)   \
-    CALL(PyErr_Fetch) CALL(PyErr_Format) CALL(PyErr_GetRaisedException) CALL(PyErr_NoMemory) CALL(PyErr_Occurred)      \
-    CALL(PyErr_Print) CALL(PyErr_Restore) CALL(PyErr_SetObject) CALL(PyErr_SetRaisedException) CALL(PyErr_SetString)   \
-    CALL(PyEval_RestoreThread) CALL(PyEval_SaveThread) CALL(PyGC_Collect) CALL(PyGILState_Check)                       \
-    CALL(PyGILState_Ensure) CALL(PyGILState_Release) CALL(PyIndex_Check) CALL(PyMem_Free) CALL(PyMem_RawFree)          \
-    CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf) CALL(PyObject_CheckBuffer)                      \
-    CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track) CALL(PyObject_GC_UnTrack) CALL(PySequence_Size)               \
-    CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState) CALL(PyType_IsSubtype)                                     \
-    CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc) CALL(_Py_IsFinalizing)             \
-    CALL(Py_IsFinalizing)
+    CALL(PyBool_FromLong)                                                                                              \
+    CALL(PyBuffer_Release) CALL(PyCallable_Check) CALL(PyCapsule_GetContext) CALL(PyCapsule_GetName)                   \
+        CALL(PyCapsule_GetPointer) CALL(PyCapsule_IsValid) CALL(PyDict_Next) CALL(PyErr_Clear)                         \
+            CALL(PyErr_ExceptionMatches) CALL(PyErr_Fetch) CALL(PyErr_Format) CALL(PyErr_GetRaisedException)           \
+                CALL(PyErr_NoMemory) CALL(PyErr_Occurred) CALL(PyErr_Print) CALL(PyErr_Restore) CALL(PyErr_SetObject)  \
+                    CALL(PyErr_SetRaisedException) CALL(PyErr_SetString) CALL(PyEval_RestoreThread)                    \
+                        CALL(PyEval_SaveThread) CALL(PyGC_Collect) CALL(PyGILState_Check) CALL(PyGILState_Ensure)      \
+                            CALL(PyGILState_Release) CALL(PyIndex_Check) CALL(PyMem_Free) CALL(PyMem_RawFree)          \
+                                CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)                     \
+                                    CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del)      \
+                                        CALL(PyObject_GC_Track) CALL(PyObject_GC_UnTrack) CALL(PySequence_Size)        \
+                                            CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState)                    \
+                                                CALL(PyType_IsSubtype) CALL(PyUnicode_CompareWithASCIIString)          \
+                                                    CALL(Py_IsInitialized) CALL(_Py_Dealloc) CALL(_Py_IsFinalizing)    \
+                                                        CALL(Py_IsFinalizing)
 
 enum {
 #define ENTRY(name) CALL_##name,
@@ -182,16 +192,17 @@ static word set_errno(word result) {
     static word wrapped_##name(PARAMETERS) {                                                                           \
         return fails(CALL_##name) ? (failure) : originals[CALL_##name](ARGUMENTS);                                     \
     }
-#define WRAPPER_NULL(name)       WRAPPER(name, no_memory(0))
-#define WRAPPER_MINUS_ONE(name)  WRAPPER(name, no_memory((word)-1))
-#define WRAPPER_DISCARD(name)    WRAPPER(name, discard(originals[CALL_##name](ARGUMENTS)))
+#define WRAPPER_NULL(name)      WRAPPER(name, no_memory(0))
+#define WRAPPER_MINUS_ONE(name) WRAPPER(name, no_memory((word) - 1))
+#define WRAPPER_DISCARD(name)   WRAPPER(name, discard(originals[CALL_##name](ARGUMENTS)))
 #define WRAPPER_OVERFLOW(name)                                                                                         \
     static word wrapped_##name(PARAMETERS) {                                                                           \
-        return !PyLong_Check((PyObject *)a) && fails(CALL_##name) ? no_overflow(b) : originals[CALL_##name](ARGUMENTS); \
+        return !PyLong_Check((PyObject *)a) && fails(CALL_##name) ? no_overflow(b)                                     \
+                                                                  : originals[CALL_##name](ARGUMENTS);                 \
     }
-#define WRAPPER_C_NULL(name)     WRAPPER(name, set_errno(0))
-#define WRAPPER_C_MINUS(name)    WRAPPER(name, set_errno((word)-1))
-#define WRAPPER_C_NUMBER(name)   WRAPPER(name, ENOMEM)
+#define WRAPPER_C_NULL(name)   WRAPPER(name, set_errno(0))
+#define WRAPPER_C_MINUS(name)  WRAPPER(name, set_errno((word) - 1))
+#define WRAPPER_C_NUMBER(name) WRAPPER(name, ENOMEM)
 
 NULL_RETURNED(WRAPPER_NULL)
 MINUS_ONE_RETURNED(WRAPPER_MINUS_ONE)
@@ -245,7 +256,8 @@ static void hook_slot(const char *name, function *slot) {
             /* Not what the slot holds: that may still be the linker's own, which puts the address in at the first call. */
             originals[call] = (function)dlsym(RTLD_DEFAULT, name);
             size_t page = (size_t)sysconf(_SC_PAGESIZE);
-            (void)mprotect((void *)((word)slot / page * page), page, PROT_READ | PROT_WRITE); /* may be read-only by now */
+            (void)mprotect((void *)((word)slot / page * page), page,
+                           PROT_READ | PROT_WRITE); /* may be read-only by now */
             *slot = wrappers[call];
             return;
         }
@@ -264,7 +276,7 @@ enum { CALLED = R_AARCH64_JUMP_SLOT };
 #error "name this machine's relocation of called functions"
 #endif
 
-static void hook_calls(const struct dl_phdr_info *info, const ElfW(Dyn) *dynamic) {
+static void hook_calls(const struct dl_phdr_info *info, const ElfW(Dyn) * dynamic) {
     const char *strings = NULL;
     const ElfW(Sym) *symbols = NULL;
     const ElfW(Rela) *relocations = NULL;
@@ -299,7 +311,7 @@ static int hook_numpy(const struct dl_phdr_info *info, void **table) {
     }
     failing_calls_indices = indices;
 #define ENTRY(name)                                                                                                    \
-    originals[CALL_##name] = (function)table[(size_t)(void *)PyArray_##name];                                                    \
+    originals[CALL_##name] = (function)table[(size_t)(void *)PyArray_##name];                                          \
     numpy_table[(size_t)(void *)PyArray_##name] = (void *)wrapped_##name;
     NUMPY(ENTRY)
 #undef ENTRY

@@ -22,7 +22,17 @@ def library() -> ctypes.PyDLL:
     from fake_cuda.build import compiler
 
     folders = [sysconfig.get_path("include"), np.get_include()]
-    command = [*compiler(), "-std=c11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    command = [
+        *compiler(),
+        "-std=c11",
+        "-O1",
+        "-g",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+    ]
     command += ["-Wno-pedantic", *(f"-isystem{folder}" for folder in folders)]
     key = hashlib.sha256(repr(command).encode() + SOURCE.read_bytes()).hexdigest()[:20]
     target = HERE.parent / "build" / "failing_calls" / f"libfailing_calls-{key}.so"
@@ -53,7 +63,9 @@ def hook(path: str) -> None:
     address.argtypes = [ctypes.py_object, ctypes.c_char_p]
     table = address(np._core._multiarray_umath._ARRAY_API, None)
     wrong = library().failing_calls_hook(path.encode(), table)
-    assert wrong is None, f"neither to fail nor known as infallible in {SOURCE.name}: {wrong.decode()}"
+    assert wrong is None, (
+        f"neither to fail nor known as infallible in {SOURCE.name}: {wrong.decode()}"
+    )
 
 
 class FailingCalls:

@@ -37,7 +37,14 @@ if SANITIZE:
     FLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 if COVERAGE:
     # As setup.py does, so that a source has the same branches in both builds; assertions are none of them.
-    FLAGS += ["-O0", "-DNDEBUG", "-DUM_COVERAGE=1", "--coverage", "-fprofile-update=atomic", "-fprofile-abs-path"]
+    FLAGS += [
+        "-O0",
+        "-DNDEBUG",
+        "-DUM_COVERAGE=1",
+        "--coverage",
+        "-fprofile-update=atomic",
+        "-fprofile-abs-path",
+    ]
 
 TIMEOUT = 290 if SANITIZE or COVERAGE or VALGRIND else 110  # seconds
 

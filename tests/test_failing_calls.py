@@ -6,6 +6,7 @@ arrays as they were, and the next operation works.
 
 import contextlib
 import copy
+import functools
 import gc
 import inspect
 import pickle
@@ -15,8 +16,9 @@ import pytest
 
 from failing_calls import FailingCalls
 from support import RECORD, Exporter, allocated, sample
-from test_failures import SCENARIOS as DRIVER_SCENARIOS
 from test_failures import COUNT, VARYING, Stage, value
+from test_failures import SCENARIOS as DRIVER_SCENARIOS
+
 
 class SmallStage:
     """A few small arrays of several kinds, and one that owns its pages."""
@@ -300,7 +302,15 @@ def outcome(scenario, stage):
     """A scenario is as good where it is refused: the error is then the result."""
     try:
         return value(scenario(stage))
-    except (ArithmeticError, AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        BufferError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         return type(error)
 
 
@@ -316,7 +326,7 @@ def test_each_call_fails(umem, failing, ledger, name, onwards):
         error = None
         result = None
         try:
-            result = failing.run(n, lambda: outcome(scenario, stage), onwards=onwards)
+            result = failing.run(n, functools.partial(outcome, scenario, stage), onwards=onwards)
         except MemoryError as caught:
             error = caught
         except Exception as caught:

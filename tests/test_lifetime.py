@@ -167,7 +167,9 @@ class TestCollector:
 
         a, source = umem.ones((2, 3)), Source()
         flags, exporter, stream = a.flags, a.on("cpu"), umem.Stream(source)
-        module = sys.modules[type(umem.add).__module__ if "." in type(umem.add).__module__ else "umem._core"]
+        module = sys.modules[
+            type(umem.add).__module__ if "." in type(umem.add).__module__ else "umem._core"
+        ]
         return [
             (a[1:], a), (a, a.dtype), (a, type(a)), (flags, a), (flags, type(flags)), (exporter, a), (exporter, type(exporter)),
             (stream, source), (stream, type(stream)), (umem.add, module), (umem.add, type(umem.add)),

@@ -11,7 +11,7 @@ typedef enum size_verdict {
     SIZE_OK,
     SIZE_MALFORMED,
     SIZE_TOO_LARGE,
-    SIZE_ABOVE_100,   /* percent */
+    SIZE_ABOVE_100, /* percent */
 } size_verdict;
 
 typedef struct size_unit {
@@ -115,8 +115,8 @@ static size_verdict parse_span(span part, size_t total, size_t *out) {
         if (whole > 100 || (whole == 100 && fraction > 0)) {
             return SIZE_ABOVE_100;
         }
-        *out = total / 100 * (size_t)whole + total % 100 * (size_t)whole / 100 +
-               (size_t)((double)total / 100 * fraction);
+        *out =
+            total / 100 * (size_t)whole + total % 100 * (size_t)whole / 100 + (size_t)((double)total / 100 * fraction);
         return SIZE_OK;
     }
     const size_unit *unit = find_unit(part);

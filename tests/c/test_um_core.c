@@ -336,10 +336,8 @@ typedef struct strided {
 /* Rows that the staging memory does not hold all at once, or not even one of; each call of the driver that it takes fails in turn. */
 static void fake_reads_of_large_regions(void) {
     const strided regions[] = {
-        {2, {2, 9 * MIB}, {12 * MIB, 1}, 5},
-        {3, {2, 1, 9 * MIB}, {12 * MIB, 1, 1}, 0},
-        {3, {2, 5, MIB}, {12 * MIB, 2 * MIB, 1}, 0},
-        {2, {20, MIB}, {-(int64_t)(MIB + 4096), 1}, 19 * (MIB + 4096)},
+        {2, {2, 9 * MIB}, {12 * MIB, 1}, 5},         {3, {2, 1, 9 * MIB}, {12 * MIB, 1, 1}, 0},
+        {3, {2, 5, MIB}, {12 * MIB, 2 * MIB, 1}, 0}, {2, {20, MIB}, {-(int64_t)(MIB + 4096), 1}, 19 * (MIB + 4096)},
         {3, {3, 2, 3 * MIB}, {0, 12 * MIB, 1}, 0},
     };
     UM_REQUIRE(start_fake(1));

@@ -87,7 +87,7 @@ def core_extension() -> Extension:
         macros.append(("UM_DEBUG", "1"))
     if switch("UMEM_COVERAGE"):
         flags += ["-O0", "-g", *COVERAGE]
-        link.append("--coverage")
+        link += ["--coverage", "-Wl,--exclude-libs,ALL"]  # the module exports nothing of libgcov
     sanitizers = os.environ.get("UMEM_SANITIZE", "")
     if sanitizers:
         # CPython's -fwrapv would hide signed overflow.

@@ -199,3 +199,15 @@ class TestReadme:
         assert variables
         for name in variables:
             assert name in text, name
+
+
+def test_a_copy_is_noticed(umem, capsys):
+    """The demo fails where the libraries do not share the memory."""
+    torch = pytest.importorskip("torch")
+    import importlib
+
+    demo = importlib.import_module("umem._demo")
+    a = umem.ones(5)
+    assert demo.same_addresses(a, torch.from_dlpack(a.on("cpu")))
+    assert not demo.same_addresses(a, torch.ones(5))
+    assert "one address" in capsys.readouterr().err

@@ -578,6 +578,8 @@ class TestSubinterpreters:
     def test_are_refused_or_work(self, run_to_the_end):
         """NumPy does not support them; whatever umem does there, the main interpreter goes on."""
         code = """
+import os
+os.environ.pop("COVERAGE_PROCESS_CONFIG", None)  # coverage.py does not support them either
 try: import _interpreters as interpreters
 except ImportError: import _xxsubinterpreters as interpreters
 program = '''

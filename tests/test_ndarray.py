@@ -693,3 +693,46 @@ def assert_close(actual, expected):
         )
     else:
         assert_same(actual, expected)
+
+
+class TestMethodsInPython:
+    def test_conjugates(self, umem):
+        n = np.array([1 + 2j, 3 - 1j])
+        assert_same(umem.array(n).conj(), n.conj())
+        real = umem.ones(3)
+        assert real.conj() is real
+        assert_same(umem.ones(3).conj(out=real), np.ones(3))
+
+    def test_parts_are_set(self, umem):
+        n = np.array([1 + 2j, 3 - 1j])
+        a = umem.array(n)
+        a.real, n.real = 5, 5
+        a.imag, n.imag = [1, 2], [1, 2]
+        assert_same(a, n)
+
+    def test_matrix_transpose(self, umem):
+        n = np.arange(24).reshape(2, 3, 4)
+        assert_same(umem.array(n).mT, n.mT)
+        with pytest.raises(ValueError, match="ndim < 2"):
+            umem.ones(3).mT  # noqa: B018
+
+    def test_setflags(self, umem):
+        a = umem.ones(3)
+        a.setflags()
+        assert a.flags.writeable
+        a.setflags(write=False)
+        assert not a.flags.writeable
+
+    def test_tofile(self, umem, tmp_path):
+        umem.arange(5).tofile(tmp_path / "five")
+        assert_same(np.fromfile(tmp_path / "five", np.int64), np.arange(5))
+
+    @pytest.mark.parametrize("axis", [np.int64(1), (np.int64(0), 1), [0], (0, True)])
+    def test_axes_of_other_types(self, umem, axis):
+        n = np.ones((2, 3))
+        wanted, got = outcome(n.mean, axis=axis)[0], outcome(umem.array(n).mean, axis=axis)[0]
+        assert got[0] == wanted[0]
+        if wanted[0] == "returns":
+            assert_same(got[2], wanted[2])
+        else:
+            assert got[1] is wanted[1]

@@ -354,3 +354,32 @@ print(umem.info()["backend"], b.sum(), a.device)
         UMEM_CUDA_LIBRARY="/nonexistent/libcuda.so.1",
     )
     assert out.split() == ["host", "144.0", "cpu"]
+
+
+class TestImport:
+    """What `import umem` says when the extension cannot be imported."""
+
+    def test_not_built(self, run_python):
+        out = run_python(
+            """
+import sys
+sys.modules["umem._core"] = None
+try: import umem
+except ImportError as error: print("make build" in str(error), error.__cause__ is not None)
+"""
+        )
+        assert out.split() == ["True", "True"]
+
+    def test_what_the_extension_lacks(self, run_python):
+        out = run_python(
+            """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "umem._core": raise ImportError("numpy is too old")
+sys.meta_path.insert(0, Finder())
+try: import umem
+except ImportError as error: print(error)
+"""
+        )
+        assert out.strip() == "numpy is too old"

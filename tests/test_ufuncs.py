@@ -6,7 +6,17 @@ import operator
 import numpy as np
 import pytest
 
-from support import DTYPES, NUMBERS, VIEWS, address, assert_same, assert_same_array, outcome, sample
+from support import (
+    DTYPES,
+    NUMBERS,
+    VIEWS,
+    Exporter,
+    address,
+    assert_same,
+    assert_same_array,
+    outcome,
+    sample,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*encountered in:RuntimeWarning", "ignore:Casting complex values"
@@ -543,3 +553,97 @@ class TestFunctions:
         x = np.random.default_rng(0).standard_normal((50, 3))
         model = linear_model.LinearRegression().fit(umem.array(x), umem.array(x @ [1.0, 2.0, 3.0]))
         np.testing.assert_allclose(model.coef_, [1, 2, 3])
+
+
+class TestOperandsByProtocol:
+    """What an operand or `out` of another kind offers decides who computes."""
+
+    def test_dlpack_only(self, umem):
+        a, b = umem.ones(5), umem.arange(5.0)
+        total = umem.add(a, Exporter(b, "__dlpack__", "__dlpack_device__"))
+        assert_same(total, np.ones(5) + np.arange(5.0))
+
+    @pytest.mark.backends("fake")
+    def test_cuda_array_interface_only(self, umem):
+        a, b = umem.ones(5), umem.arange(5.0)
+        assert_same(
+            umem.add(a, Exporter(b, "__cuda_array_interface__")), np.ones(5) + np.arange(5.0)
+        )
+
+    def test_an_output_that_computes_itself(self, umem):
+        class Output:
+            def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+                return "mine"
+
+        assert np.add(umem.ones(3), 1, out=Output()) == "mine"
+
+    def test_outputs_of_axpy(self, umem):
+        x, y = umem.arange(3.0), umem.ones(3)
+        out = umem.zeros(3)
+        assert umem.axpy(2, x, y, out=(out,)) is out
+        assert_same(out, np.array([1.0, 3.0, 5.0]))
+        with pytest.raises(TypeError, match="out must be an array"):
+            umem.axpy(2, x, y, out="x")
+
+    def test_scalars_in_arrays(self, umem):
+        x, y = umem.arange(3, dtype="f4"), umem.ones(3, "f4")
+        assert_same(umem.axpy(np.array(2.0, "f4"), x, y), np.array([1, 3, 5], "f4"))
+        assert_same(umem.axpy(umem.array(2.0, "f4"), x, y), np.array([1, 3, 5], "f4"))
+
+    @pytest.mark.parametrize("axis", [True, (0, True), 7, (0, 0), -4, 1.5])
+    def test_axes_that_are_none(self, umem, axis):
+        a, n = umem.ones((2, 3), "f4"), np.ones((2, 3), "f4")
+        wanted = outcome(n.sum, axis=axis)
+        assert outcome(a.sum, axis=axis)[0][:2] == (
+            wanted[0][0],
+            umem.ndarray if wanted[0][1] is np.ndarray else wanted[0][1],
+        )
+
+    def test_casting_equiv(self, umem):
+        a, n = umem.ones(3, "f4"), np.ones(3, "f4")
+        assert_same(np.add(a, a, casting="equiv"), np.add(n, n, casting="equiv"))
+        with pytest.raises(TypeError):
+            np.add(a, 1, out=umem.ones(3, "f8"), casting="equiv")
+
+    def test_copyto_refuses_as_numpy_does(self, umem):
+        a = umem.zeros(3, "i4")
+        with pytest.raises(TypeError):
+            np.copyto(a, umem.ones(3), casting="no")
+        assert_same(a, np.zeros(3, "i4"))
+
+    def test_array_repr(self, umem):
+        a, n = umem.arange(3.0), np.arange(3.0)
+        assert np.array_repr(a, precision=2) == "umem." + np.array_repr(n, precision=2)
+
+    def test_reductions_of_others_into_an_array(self, umem):
+        out = umem.zeros(())
+        np.sum(np.ones(3), out=out)
+        assert out[()] == 3
+
+    @pytest.mark.parametrize("exponent", [2, 2.0, 0.5, -1.0, 3, -1, np.float32(2)])
+    @pytest.mark.parametrize("dtype", ["f4", "i4", "c8"])
+    def test_powers(self, umem, dtype, exponent):
+        n = np.array([1, 2, 4], dtype)
+        assert outcome(umem.array(n).__pow__, exponent)[0][0] == outcome(n.__pow__, exponent)[0][0]
+        if not (dtype == "i4" and exponent == -1 and type(exponent) is int):
+            assert_same(umem.array(n) ** exponent, n**exponent)
+
+    def test_operands_that_take_over(self, umem):
+        class Left:
+            __array_ufunc__ = None
+
+            def __rpow__(self, other):
+                return "pow"
+
+            def __radd__(self, other):
+                return "add"
+
+            def __rmatmul__(self, other):
+                return "matmul"
+
+        a = umem.ones((2, 2))
+        assert a ** Left() == "pow"
+        assert a + Left() == "add"
+        assert a @ Left() == "matmul"
+        a @= Left()
+        assert a == "matmul"

@@ -224,6 +224,8 @@ def _power_ufunc(base: ndarray, exponent: Any) -> np.ufunc | None:
     """The ufunc that NumPy's ** uses in place of power, if any."""
     if type(exponent) is int and exponent == 2:
         return np.square
+    if base.dtype.kind == "c" and type(exponent) is float and exponent == -1:
+        return None  # reciprocal gives zeros of the other sign; NumPy takes it for the int only
     if type(exponent) in (int, float) and base.dtype.kind in "fc":
         return {0.5: np.sqrt, 2.0: np.square, -1.0: np.reciprocal}.get(exponent)
     return None

@@ -714,7 +714,7 @@ class TestMethodsInPython:
         n = np.arange(24).reshape(2, 3, 4)
         assert_same(umem.array(n).mT, n.mT)
         with pytest.raises(ValueError, match="ndim < 2"):
-            umem.ones(3).mT  # noqa: B018
+            umem.ones(3).mT
 
     def test_setflags(self, umem):
         a = umem.ones(3)

@@ -356,7 +356,7 @@ print(umem.info()["backend"], b.sum(), a.device)
     assert out.split() == ["host", "144.0", "cpu"]
 
 
-class TestImport:
+class TestFailedImport:
     """What `import umem` says when the extension cannot be imported."""
 
     def test_not_built(self, run_python):

@@ -21,34 +21,38 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* clang-format off: it does not settle on how to break these lists */
+
 /* How a function fails, and what it then returns. */
 #define NULL_RETURNED(CALL)                                                                                            \
     CALL(PyBytes_FromStringAndSize)                                                                                    \
     CALL(PyCapsule_New)                                                                                                \
     CALL(PyContextVar_New)                                                                                             \
-    CALL(PyDescr_NewMethod) CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) CALL(PyDict_New)                           \
-        CALL(PyErr_NewExceptionWithDoc) CALL(PyImport_ImportModule) CALL(PyList_AsTuple) CALL(PyList_New)              \
-            CALL(PyLong_FromLong) CALL(PyLong_FromSize_t) CALL(PyLong_FromSsize_t) CALL(PyLong_FromUnsignedLongLong)   \
-                CALL(PyLong_FromVoidPtr) CALL(PyNumber_Float) CALL(PyNumber_Index) CALL(PyNumber_Long)                 \
-                    CALL(PyObject_Call) CALL(PyObject_CallNoArgs) CALL(PyObject_CallOneArg) CALL(PyObject_GetAttr)     \
-                        CALL(PyObject_GetAttrString) CALL(PyObject_GetItem) CALL(PyObject_Vectorcall)                  \
-                            CALL(PyObject_VectorcallDict) CALL(PySeqIter_New) CALL(PySequence_GetItem) CALL(           \
-                                PySequence_Tuple) CALL(PyTuple_New) CALL(PyTuple_Pack) CALL(PyType_FromModuleAndSpec)  \
-                                CALL(PyUnicode_AsUTF8) CALL(PyUnicode_AsUTF8AndSize) CALL(PyUnicode_DecodeFSDefault)   \
-                                    CALL(PyUnicode_DecodeUTF8) CALL(PyUnicode_FromFormat) CALL(PyUnicode_FromString)   \
-                                        CALL(PyUnicode_InternFromString) CALL(_PyArg_ParseTupleAndKeywords_SizeT)      \
-                                            CALL(PyArg_ParseTupleAndKeywords) CALL(_PyObject_CallMethod_SizeT)         \
-                                                CALL(PyObject_CallMethod) CALL(_PyObject_GC_New)
+    CALL(PyDescr_NewMethod)                                                                                            \
+    CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) CALL(PyDict_New) CALL(PyErr_NewExceptionWithDoc) CALL(             \
+        PyImport_ImportModule) CALL(PyList_AsTuple) CALL(PyList_New) CALL(PyLong_FromLong) CALL(PyLong_FromSize_t)     \
+        CALL(PyLong_FromSsize_t) CALL(PyLong_FromUnsignedLongLong) CALL(PyLong_FromVoidPtr) CALL(PyNumber_Float)       \
+            CALL(PyNumber_Index) CALL(PyNumber_Long) CALL(PyObject_Call) CALL(PyObject_CallNoArgs)                     \
+                CALL(PyObject_CallOneArg) CALL(PyObject_GetAttr) CALL(PyObject_GetAttrString) CALL(PyObject_GetItem)   \
+                    CALL(PyObject_Vectorcall) CALL(PyObject_VectorcallDict) CALL(PySeqIter_New)                        \
+                        CALL(PySequence_GetItem) CALL(PySequence_Tuple) CALL(PyTuple_New) CALL(PyTuple_Pack)           \
+                            CALL(PyType_FromModuleAndSpec) CALL(PyUnicode_AsUTF8) CALL(PyUnicode_AsUTF8AndSize)        \
+                                CALL(PyUnicode_DecodeFSDefault) CALL(PyUnicode_DecodeUTF8) CALL(PyUnicode_FromFormat)  \
+                                    CALL(PyUnicode_FromString) CALL(PyUnicode_InternFromString)                        \
+                                        CALL(_PyArg_ParseTupleAndKeywords_SizeT) CALL(PyArg_ParseTupleAndKeywords)     \
+                                            CALL(_PyObject_CallMethod_SizeT) CALL(PyObject_CallMethod)                 \
+                                                CALL(_PyObject_GC_New)
 
 #define MINUS_ONE_RETURNED(CALL)                                                                                       \
     CALL(PyCapsule_SetContext)                                                                                         \
     CALL(PyCapsule_SetDestructor)                                                                                      \
     CALL(PyCapsule_SetName)                                                                                            \
-    CALL(PyContextVar_Get) CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t)   \
-        CALL(PyLong_AsSsize_t) CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef)                                 \
-            CALL(PyModule_AddStringConstant) CALL(PyModule_AddType) CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer)  \
-                CALL(PyObject_IsTrue) CALL(PyObject_SetAttr) CALL(PyObject_SetAttrString) CALL(PyObject_SetItem)       \
-                    CALL(PySequence_Contains) CALL(PySlice_Unpack) CALL(PyUnicode_Compare)
+    CALL(PyContextVar_Get)                                                                                             \
+    CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsSsize_t)   \
+        CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant)                       \
+            CALL(PyModule_AddType) CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue)             \
+                CALL(PyObject_SetAttr) CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains)   \
+                    CALL(PySlice_Unpack) CALL(PyUnicode_Compare)
 
 /* They take over references to arguments whatever happens: do the work, then throw it away. */
 #define RESULT_DISCARDED(CALL) CALL(_Py_BuildValue_SizeT) CALL(Py_BuildValue)
@@ -96,18 +100,21 @@
     CALL(PyBool_FromLong)                                                                                              \
     CALL(PyBuffer_Release)                                                                                             \
     CALL(PyCallable_Check)                                                                                             \
-    CALL(PyCapsule_GetContext) CALL(PyCapsule_GetName) CALL(PyCapsule_GetPointer) CALL(PyCapsule_IsValid)              \
-        CALL(PyDict_Next) CALL(PyErr_Clear) CALL(PyErr_ExceptionMatches) CALL(PyErr_Fetch) CALL(PyErr_Format)          \
-            CALL(PyErr_GetRaisedException) CALL(PyErr_NoMemory) CALL(PyErr_Occurred) CALL(PyErr_Print)                 \
-                CALL(PyErr_Restore) CALL(PyErr_SetObject) CALL(PyErr_SetRaisedException) CALL(PyErr_SetString)         \
-                    CALL(PyEval_RestoreThread) CALL(PyEval_SaveThread) CALL(PyGC_Collect) CALL(PyGILState_Check)       \
-                        CALL(PyGILState_Ensure) CALL(PyGILState_Release) CALL(PyIndex_Check) CALL(PyMem_Free)          \
-                            CALL(PyMem_RawFree) CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)     \
+    CALL(PyCapsule_GetContext)                                                                                         \
+    CALL(PyCapsule_GetName) CALL(PyCapsule_GetPointer) CALL(PyCapsule_IsValid) CALL(PyDict_Next) CALL(PyErr_Clear)     \
+        CALL(PyErr_ExceptionMatches) CALL(PyErr_Fetch) CALL(PyErr_Format) CALL(PyErr_GetRaisedException)               \
+            CALL(PyErr_NoMemory) CALL(PyErr_Occurred) CALL(PyErr_Print) CALL(PyErr_Restore) CALL(PyErr_SetObject)      \
+                CALL(PyErr_SetRaisedException) CALL(PyErr_SetString) CALL(PyEval_RestoreThread)                        \
+                    CALL(PyEval_SaveThread) CALL(PyGC_Collect) CALL(PyGILState_Check) CALL(PyGILState_Ensure)          \
+                        CALL(PyGILState_Release) CALL(PyIndex_Check) CALL(PyMem_Free) CALL(PyMem_RawFree)              \
+                            CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)                         \
                                 CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del)          \
                                     CALL(PyObject_GC_Track) CALL(PyObject_GC_UnTrack) CALL(PySequence_Size)            \
                                         CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState) CALL(PyType_IsSubtype) \
                                             CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized)              \
                                                 CALL(_Py_Dealloc) CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
+
+/* clang-format on */
 
 enum {
 #define ENTRY(name) CALL_##name,

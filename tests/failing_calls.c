@@ -21,98 +21,88 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* clang-format off: it does not settle on how to break these lists */
+/* clang-format does not settle on how to break these lists. */
+/* clang-format off */
 
 /* How a function fails, and what it then returns. */
 #define NULL_RETURNED(CALL)                                                                                            \
-    CALL(PyBytes_FromStringAndSize)                                                                                    \
-    CALL(PyCapsule_New)                                                                                                \
-    CALL(PyContextVar_New)                                                                                             \
-    CALL(PyDescr_NewMethod)                                                                                            \
-    CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) CALL(PyDict_New) CALL(PyErr_NewExceptionWithDoc) CALL(             \
-        PyImport_ImportModule) CALL(PyList_AsTuple) CALL(PyList_New) CALL(PyLong_FromLong) CALL(PyLong_FromSize_t)     \
-        CALL(PyLong_FromSsize_t) CALL(PyLong_FromUnsignedLongLong) CALL(PyLong_FromVoidPtr) CALL(PyNumber_Float)       \
-            CALL(PyNumber_Index) CALL(PyNumber_Long) CALL(PyObject_Call) CALL(PyObject_CallNoArgs)                     \
-                CALL(PyObject_CallOneArg) CALL(PyObject_GetAttr) CALL(PyObject_GetAttrString) CALL(PyObject_GetItem)   \
-                    CALL(PyObject_Vectorcall) CALL(PyObject_VectorcallDict) CALL(PySeqIter_New)                        \
-                        CALL(PySequence_GetItem) CALL(PySequence_Tuple) CALL(PyTuple_New) CALL(PyTuple_Pack)           \
-                            CALL(PyType_FromModuleAndSpec) CALL(PyUnicode_AsUTF8) CALL(PyUnicode_AsUTF8AndSize)        \
-                                CALL(PyUnicode_DecodeFSDefault) CALL(PyUnicode_DecodeUTF8) CALL(PyUnicode_FromFormat)  \
-                                    CALL(PyUnicode_FromString) CALL(PyUnicode_InternFromString)                        \
-                                        CALL(_PyArg_ParseTupleAndKeywords_SizeT) CALL(PyArg_ParseTupleAndKeywords)     \
-                                            CALL(_PyObject_CallMethod_SizeT) CALL(PyObject_CallMethod)                 \
-                                                CALL(_PyObject_GC_New)
+    CALL(PyBytes_FromStringAndSize) CALL(PyCapsule_New) CALL(PyContextVar_New) CALL(PyDescr_NewMethod)                 \
+    CALL(PyDict_Copy) CALL(PyDict_GetItemWithError) CALL(PyDict_New) CALL(PyErr_NewExceptionWithDoc)                   \
+    CALL(PyImport_ImportModule) CALL(PyList_AsTuple) CALL(PyList_New) CALL(PyLong_FromLong) CALL(PyLong_FromSize_t)    \
+    CALL(PyLong_FromSsize_t) CALL(PyLong_FromUnsignedLongLong) CALL(PyLong_FromVoidPtr) CALL(PyNumber_Float)           \
+    CALL(PyNumber_Index) CALL(PyNumber_Long) CALL(PyObject_Call) CALL(PyObject_CallNoArgs) CALL(PyObject_CallOneArg)   \
+    CALL(PyObject_GetAttr) CALL(PyObject_GetAttrString) CALL(PyObject_GetItem) CALL(PyObject_Vectorcall)               \
+    CALL(PyObject_VectorcallDict) CALL(PySeqIter_New) CALL(PySequence_GetItem) CALL(PySequence_Tuple)                  \
+    CALL(PyTuple_New) CALL(PyTuple_Pack) CALL(PyType_FromModuleAndSpec) CALL(PyUnicode_AsUTF8)                         \
+    CALL(PyUnicode_AsUTF8AndSize) CALL(PyUnicode_DecodeFSDefault) CALL(PyUnicode_DecodeUTF8)                           \
+    CALL(PyUnicode_FromFormat) CALL(PyUnicode_FromString) CALL(PyUnicode_InternFromString)                             \
+    CALL(_PyArg_ParseTupleAndKeywords_SizeT) CALL(PyArg_ParseTupleAndKeywords) CALL(_PyObject_CallMethod_SizeT)        \
+    CALL(PyObject_CallMethod) CALL(_PyObject_GC_New)
 
 #define MINUS_ONE_RETURNED(CALL)                                                                                       \
-    CALL(PyCapsule_SetContext)                                                                                         \
-    CALL(PyCapsule_SetDestructor)                                                                                      \
-    CALL(PyCapsule_SetName)                                                                                            \
-    CALL(PyContextVar_Get)                                                                                             \
+    CALL(PyCapsule_SetContext) CALL(PyCapsule_SetDestructor) CALL(PyCapsule_SetName) CALL(PyContextVar_Get)            \
     CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsSsize_t)   \
-        CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant)                       \
-            CALL(PyModule_AddType) CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue)             \
-                CALL(PyObject_SetAttr) CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains)   \
-                    CALL(PySlice_Unpack) CALL(PyUnicode_Compare)
+    CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant) CALL(PyModule_AddType)    \
+    CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue) CALL(PyObject_SetAttr)                     \
+    CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains) CALL(PySlice_Unpack)                 \
+    CALL(PyUnicode_Compare)
 
 /* They take over references to arguments whatever happens: do the work, then throw it away. */
-#define RESULT_DISCARDED(CALL) CALL(_Py_BuildValue_SizeT) CALL(Py_BuildValue)
+#define RESULT_DISCARDED(CALL)                                                                                         \
+    CALL(_Py_BuildValue_SizeT) CALL(Py_BuildValue)
 
 /* They fail for what has to be made an int first, and set *overflow to 0 then. */
-#define SET_OVERFLOW(CALL) CALL(PyLong_AsLongAndOverflow) CALL(PyLong_AsLongLongAndOverflow)
+#define SET_OVERFLOW(CALL)                                                                                             \
+    CALL(PyLong_AsLongAndOverflow) CALL(PyLong_AsLongLongAndOverflow)
 
 #define NULL_WITHOUT_EXCEPTION(CALL)                                                                                   \
-    CALL(PyMem_Malloc) CALL(malloc) CALL(calloc) CALL(aligned_alloc) CALL(fopen) CALL(fopen64) CALL(fgets) CALL(tsearch)
+    CALL(PyMem_Malloc) CALL(malloc) CALL(calloc) CALL(aligned_alloc) CALL(fopen) CALL(fopen64) CALL(fgets)             \
+    CALL(tsearch)
 
 #define MINUS_ONE_WITHOUT_EXCEPTION(CALL)                                                                              \
-    CALL(mmap)                                                                                                         \
-    CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64) CALL(getdelim) CALL(__getdelim)
+    CALL(mmap) CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64) CALL(getdelim)            \
+    CALL(__getdelim)
 
-#define ERROR_NUMBER_RETURNED(CALL) CALL(pthread_mutex_init) CALL(pthread_cond_init) CALL(__register_atfork)
+#define ERROR_NUMBER_RETURNED(CALL)                                                                                    \
+    CALL(pthread_mutex_init) CALL(pthread_cond_init) CALL(__register_atfork)
 
-#define OF_THEIR_OWN(CALL) CALL(PyUnicode_AppendAndDel) CALL(_PyTuple_Resize)
+#define OF_THEIR_OWN(CALL)                                                                                             \
+    CALL(PyUnicode_AppendAndDel) CALL(_PyTuple_Resize)
 
 /* PyArray_ is left out, since the full names are macros. */
 #define NUMPY_NULL_RETURNED(CALL)                                                                                      \
-    CALL(DescrConverter)                                                                                               \
-    CALL(DescrFromType)                                                                                                \
-    CALL(DescrNew)                                                                                                     \
-    CALL(DescrNewFromType) CALL(IntTupleFromIntp) CALL(IntpConverter) CALL(NewCopy) CALL(OrderConverter) CALL(Scalar)
+    CALL(DescrConverter) CALL(DescrFromType) CALL(DescrNew) CALL(DescrNewFromType) CALL(IntTupleFromIntp)              \
+    CALL(IntpConverter) CALL(NewCopy) CALL(OrderConverter) CALL(Scalar)
 
-#define NUMPY_MINUS_ONE_RETURNED(CALL) CALL(CopyInto) CALL(CopyObject) CALL(FillWithScalar) CALL(Pack)
+#define NUMPY_MINUS_ONE_RETURNED(CALL)                                                                                 \
+    CALL(CopyInto) CALL(CopyObject) CALL(FillWithScalar) CALL(Pack)
 
-#define NUMPY_RESULT_DISCARDED(CALL) CALL(FromAny) CALL(NewFromDescr)
+#define NUMPY_RESULT_DISCARDED(CALL)                                                                                   \
+    CALL(FromAny) CALL(NewFromDescr)
 
-#define NUMPY_OF_THEIR_OWN(CALL) CALL(SetBaseObject)
+#define NUMPY_OF_THEIR_OWN(CALL)                                                                                       \
+    CALL(SetBaseObject)
 
 #define NUMPY(CALL)                                                                                                    \
-    NUMPY_NULL_RETURNED(CALL)                                                                                          \
-    NUMPY_MINUS_ONE_RETURNED(CALL) NUMPY_RESULT_DISCARDED(CALL) NUMPY_OF_THEIR_OWN(CALL)
+    NUMPY_NULL_RETURNED(CALL) NUMPY_MINUS_ONE_RETURNED(CALL) NUMPY_RESULT_DISCARDED(CALL) NUMPY_OF_THEIR_OWN(CALL)
 
 #define BY_NAME(CALL)                                                                                                  \
-    NULL_RETURNED(CALL)                                                                                                \
-    MINUS_ONE_RETURNED(CALL)                                                                                           \
-    RESULT_DISCARDED(CALL)                                                                                             \
-    SET_OVERFLOW(CALL)                                                                                                 \
+    NULL_RETURNED(CALL) MINUS_ONE_RETURNED(CALL) RESULT_DISCARDED(CALL) SET_OVERFLOW(CALL)                             \
     NULL_WITHOUT_EXCEPTION(CALL) MINUS_ONE_WITHOUT_EXCEPTION(CALL) ERROR_NUMBER_RETURNED(CALL) OF_THEIR_OWN(CALL)
 
 /* CPython's functions that cannot fail, or whose failure is none of umem's. A new one belongs here or above. */
 #define CANNOT_FAIL(CALL)                                                                                              \
-    CALL(PyBool_FromLong)                                                                                              \
-    CALL(PyBuffer_Release)                                                                                             \
-    CALL(PyCallable_Check)                                                                                             \
-    CALL(PyCapsule_GetContext)                                                                                         \
+    CALL(PyBool_FromLong) CALL(PyBuffer_Release) CALL(PyCallable_Check) CALL(PyCapsule_GetContext)                     \
     CALL(PyCapsule_GetName) CALL(PyCapsule_GetPointer) CALL(PyCapsule_IsValid) CALL(PyDict_Next) CALL(PyErr_Clear)     \
-        CALL(PyErr_ExceptionMatches) CALL(PyErr_Fetch) CALL(PyErr_Format) CALL(PyErr_GetRaisedException)               \
-            CALL(PyErr_NoMemory) CALL(PyErr_Occurred) CALL(PyErr_Print) CALL(PyErr_Restore) CALL(PyErr_SetObject)      \
-                CALL(PyErr_SetRaisedException) CALL(PyErr_SetString) CALL(PyEval_RestoreThread)                        \
-                    CALL(PyEval_SaveThread) CALL(PyGC_Collect) CALL(PyGILState_Check) CALL(PyGILState_Ensure)          \
-                        CALL(PyGILState_Release) CALL(PyIndex_Check) CALL(PyMem_Free) CALL(PyMem_RawFree)              \
-                            CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)                         \
-                                CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del)          \
-                                    CALL(PyObject_GC_Track) CALL(PyObject_GC_UnTrack) CALL(PySequence_Size)            \
-                                        CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState) CALL(PyType_IsSubtype) \
-                                            CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized)              \
-                                                CALL(_Py_Dealloc) CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
+    CALL(PyErr_ExceptionMatches) CALL(PyErr_Fetch) CALL(PyErr_Format) CALL(PyErr_GetRaisedException)                   \
+    CALL(PyErr_NoMemory) CALL(PyErr_Occurred) CALL(PyErr_Print) CALL(PyErr_Restore) CALL(PyErr_SetObject)              \
+    CALL(PyErr_SetRaisedException) CALL(PyErr_SetString) CALL(PyEval_RestoreThread) CALL(PyEval_SaveThread)            \
+    CALL(PyGC_Collect) CALL(PyGILState_Check) CALL(PyGILState_Ensure) CALL(PyGILState_Release) CALL(PyIndex_Check)     \
+    CALL(PyMem_Free) CALL(PyMem_RawFree) CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)            \
+    CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track)              \
+    CALL(PyObject_GC_UnTrack) CALL(PySequence_Size) CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState)            \
+    CALL(PyType_IsSubtype) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
+    CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
 
 /* clang-format on */
 

@@ -153,7 +153,6 @@ SCENARIOS = {
     "free a shared array": lambda s: free_a_shared_array(s),
     "free what is used": lambda s: s.umem.add(s.umem.ones(COUNT, "f4"), 1),
     "free what a stream uses": lambda s: free_what_a_stream_uses(s),
-    "memory info": lambda s: s.umem._core.memory_info(),
     "a stream of another library": lambda s: on_a_foreign_stream(s),
     "memory of another library": lambda s: foreign_memory(s),
     "no room": lambda s: no_room(s),
@@ -305,7 +304,7 @@ HOST_ONLY = {
 
 #: operations whose results are not the same each time: memory as it comes, addresses, counts, what a driver says
 VARYING = {"empty", "empty small", "empty with a home", "array interface", "cuda array interface", "residency",
-           "devices", "info", "statistics", "html", "pickle out of band", "memory info"}  # fmt: skip
+           "devices", "info", "statistics", "html", "pickle out of band"}  # fmt: skip
 
 
 def value(result):

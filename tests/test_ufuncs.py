@@ -39,6 +39,10 @@ def same_results(umem, actual, expected):
         assert actual == expected
 
 
+#: NumPy 2.4 keeps the operands of a reduce whose __array_ufunc__ raises
+NUMPY_LEAKS = pytest.mark.leaks("NumPy")
+
+
 def check(umem, call, *arrays):
     """call(module-free) on umem arrays does what it does on NumPy's."""
     expected = outcome(call, *arrays)
@@ -233,8 +237,12 @@ class TestOperators:
 
 class TestUfuncMethods:
     @pytest.mark.parametrize(
-        "name", ["add", "multiply", "maximum", "logical_and", "bitwise_or", "subtract"]
-    )
+        "name",
+        [
+            "add", "multiply", "maximum", "logical_and", "bitwise_or",
+            pytest.param("subtract", marks=NUMPY_LEAKS),  # cannot be reduced over two axes at once
+        ],
+    )  # fmt: skip
     @pytest.mark.parametrize("dtype", ["i4", "i8", "?"])
     def test_reduce_accumulate_reduceat_outer(self, umem, dtype, name):
         ufunc = getattr(np, name)
@@ -246,13 +254,16 @@ class TestUfuncMethods:
             lambda p: ufunc.reduce(p, axis=(0, 1), keepdims=True),
             lambda p: ufunc.reduce(p, axis=0, initial=1),
             lambda p: ufunc.reduce(p, axis=0, where=x > 0, initial=1),
-            lambda p: ufunc.reduce(p, axis=5),
             ufunc.accumulate,
             lambda p: ufunc.accumulate(p, axis=1),
             lambda p: ufunc.reduceat(p, [0, 2]),
             lambda p: ufunc.outer(p[0], p[1]),
         ):
             check(umem, call, x)
+
+    @NUMPY_LEAKS
+    def test_an_axis_that_is_not_there(self, umem):
+        check(umem, lambda p: np.add.reduce(p, axis=5), sample("i4"))
 
     def test_into_out(self, umem):
         a = umem.arange(6).reshape(2, 3)

@@ -251,7 +251,7 @@ um_status um_device_export(um_block *block, um_stream *consumer, um_wait *wait, 
 
 um_status um_device_mark(um_block *block, um_error *err) {
     um_status status = um_context_check(block->ctx, err);
-    if (status != UM_OK) return status;
+    if (status != UM_OK || !um_context_is_cuda(block->ctx)) return status; /* without a GPU nobody can be using it */
     if (block->held && !atomic_load(&block->exported)) (void)um_residency_host_share(block);
     mark_exported(block);
     return UM_OK;

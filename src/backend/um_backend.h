@@ -109,7 +109,7 @@ typedef struct um_backend_ops {
     UM_MUST_CHECK um_status (*discard)(um_backend *backend, um_range range, int device, um_stream_handle stream,
                                        um_error *err);
 
-    /* Bytes free and in all; host backend: of the system's memory (device ignored). */
+    /* Bytes of the system's memory, free and in all; `device` is ignored. Host backend only: NULL on CUDA, where device_info has the total. */
     UM_MUST_CHECK um_status (*mem_info)(um_backend *backend, int device, size_t *free_bytes, size_t *total_bytes,
                                         um_error *err);
 

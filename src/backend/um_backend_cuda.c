@@ -350,7 +350,6 @@ static const um_backend_ops cuda_ops = {
     .prefetch = um_cuda_prefetch,
     .advise = um_cuda_advise,
     .discard = um_cuda_discard,
-    .mem_info = um_cuda_mem_info,
     .device_info = um_cuda_device_info,
     .synchronize = um_cuda_synchronize,
     .pointer_info = um_cuda_pointer_info,

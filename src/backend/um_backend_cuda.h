@@ -70,7 +70,6 @@ um_status um_cuda_device_info(um_backend *backend, int device, um_device_info *o
 
 um_status um_cuda_mem_alloc(um_backend *backend, size_t size, int device, um_location home, void **out, um_error *err);
 um_status um_cuda_mem_free(um_backend *backend, void *ptr, size_t size, int device, um_error *err);
-um_status um_cuda_mem_info(um_backend *backend, int device, size_t *free_bytes, size_t *total_bytes, um_error *err);
 um_status um_cuda_pointer_info(um_backend *backend, const void *ptr, um_pointer_info *out, um_error *err);
 um_status um_cuda_staging_alloc(um_backend *backend, int device, size_t size, void **out, um_error *err);
 void um_cuda_staging_free(um_backend *backend, void *ptr);

@@ -130,24 +130,6 @@ um_status um_cuda_mem_free(um_backend *backend, void *ptr, size_t size, int devi
     return um_cuda_leave(cuda, scope, freed, err);
 }
 
-um_status um_cuda_mem_info(um_backend *backend, int device, size_t *free_bytes, size_t *total_bytes, um_error *err) {
-    um_cuda_backend *cuda = um_cuda_of(backend);
-    um_cuda_scope scope;
-    um_status status = um_cuda_enter(cuda, device, &scope, err);
-    if (status != UM_OK) {
-        return status;
-    }
-    size_t found_free = 0;
-    size_t found_total = 0;
-    status = UM_CUDA_CALL(cuda, err, mem_get_info, &found_free, &found_total);
-    status = um_cuda_leave(cuda, scope, status, err);
-    if (status == UM_OK) {
-        *free_bytes = found_free;
-        *total_bytes = found_total;
-    }
-    return status;
-}
-
 /* --- pointers --------------------------------------------------------------------------------------------------- */
 
 typedef struct pointer_answers {

@@ -262,18 +262,6 @@ static void too_much_is_out_of_memory(void) {
     finish();
 }
 
-static void memory_is_counted(void) {
-    start(13000, 1);
-    FAKE(fakecu_set_memory)(256 * MIB);
-    UM_REQUIRE(open_backend());
-    um_error err;
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    UM_CHECK(ok(backend->ops->mem_info(backend, 0, &free_bytes, &total_bytes, &err), &err));
-    UM_CHECK(total_bytes == 256 * MIB && free_bytes > 0 && free_bytes <= total_bytes);
-    finish();
-}
-
 static void pointers_are_known(void) {
     start(13000, 2);
     UM_REQUIRE(open_backend());
@@ -544,13 +532,10 @@ static um_status acquire(holdings *held, um_error *err) {
     const um_backend_ops *ops = backend->ops;
     um_device_info info;
     um_pointer_info pointer;
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
     int device = 0;
     unsigned long long id = 0;
     um_status status = ops->device_info(backend, 0, &info, err);
     status = status != UM_OK ? status : ops->mem_alloc(backend, 64 * KIB, 0, host, &held->ptr, err);
-    status = status != UM_OK ? status : ops->mem_info(backend, 0, &free_bytes, &total_bytes, err);
     status = status != UM_OK ? status : ops->pointer_info(backend, held->ptr, &pointer, err);
     status = status != UM_OK ? status : ops->staging_alloc(backend, 0, 4 * KIB, &held->staging, err);
     status = status != UM_OK ? status : ops->stream_create(backend, 0, &held->stream, err);
@@ -688,7 +673,6 @@ int main(void) {
     UM_RUN(a_forked_child_does_not_touch_the_driver);
     UM_RUN(blocks_have_advice_from_birth);
     UM_RUN(too_much_is_out_of_memory);
-    UM_RUN(memory_is_counted);
     UM_RUN(pointers_are_known);
     UM_RUN(prefetch_moves);
     UM_RUN(a_batch_keeps_the_order_of_the_legacy_stream);

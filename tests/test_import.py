@@ -17,7 +17,6 @@ from support import (
     allocated,
     assert_same,
     assert_same_array,
-    managed_memory,
     outcome,
     sample,
     walked_strides,

@@ -144,20 +144,21 @@ sanitized = runtime=$$(ldd umem/_core*.so | awk '/lib($(1)|stdc\+\+)\./ {print $
 # --capture=sys lets the report of a run that aborts through to the terminal.
 IN_COPY := --timeout=300 --capture=sys -p no:cacheprovider
 
+ASAN := export UMEM_SANITIZE=address,undefined;
+TSAN := export UMEM_SANITIZE=thread;
+
 ASAN_TESTS ?= tests
-check-sanitize: export UMEM_SANITIZE := address,undefined
 check-sanitize: $(VENV)/.extra-test build
 	$(call copy_tree,asan)
-	cd build/asan && $(BUILD_IN_PLACE)
-	cd build/asan && $(call sanitized,asan|ubsan) $(CURDIR)/$(PYTEST) $(ASAN_TESTS) $(IN_COPY)
+	cd build/asan && $(ASAN) $(BUILD_IN_PLACE)
+	cd build/asan && $(ASAN) $(call sanitized,asan|ubsan) $(CURDIR)/$(PYTEST) $(ASAN_TESTS) $(IN_COPY)
 
 # Tests with threads, by their names; of the C programs all but those of the kernels have some.
 TSAN_TESTS ?= tests -k "thread or test_c.py and not test_um_kernel"
-check-threads: export UMEM_SANITIZE := thread
 check-threads: $(VENV)/.extra-test build
 	$(call copy_tree,tsan)
-	cd build/tsan && $(BUILD_IN_PLACE)
-	cd build/tsan && $(call sanitized,tsan) $(CURDIR)/$(PYTEST) $(TSAN_TESTS) $(IN_COPY)
+	cd build/tsan && $(TSAN) $(BUILD_IN_PLACE)
+	cd build/tsan && $(TSAN) $(call sanitized,tsan) $(CURDIR)/$(PYTEST) $(TSAN_TESTS) $(IN_COPY)
 
 # The C programs. Valgrind simulates the processor: only every 7th round of the random ones.
 VALGRIND = valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite,indirect,possible \
@@ -168,11 +169,10 @@ check-valgrind: $(VENV)/.extra-test build
 
 # Built with gcc's counters. Both tables are printed, whichever is too low.
 COVERAGE_TESTS ?= tests
-check-coverage: export UMEM_COVERAGE := 1
 check-coverage: $(VENV)/.extra-test $(VENV)/.extra-dev build
 	$(call copy_tree,coverage)
-	cd build/coverage && find . -name '*.gcda' -delete && rm -rf .coverage* build/ctests && $(BUILD_IN_PLACE)
-	cd build/coverage && PYTHONPATH=$$PWD $(CURDIR)/$(PY) -m coverage run -m $(PYTEST_RUN) $(COVERAGE_TESTS) $(IN_COPY)
+	cd build/coverage && find . -name '*.gcda' -delete && rm -rf .coverage* build/ctests && UMEM_COVERAGE=1 $(BUILD_IN_PLACE)
+	cd build/coverage && UMEM_COVERAGE=1 PYTHONPATH=$$PWD $(CURDIR)/$(PY) -m coverage run -m $(PYTEST_RUN) $(COVERAGE_TESTS) $(IN_COPY)
 	cd build/coverage && $(CURDIR)/$(PY) -m coverage combine --quiet && low=0; \
 	    $(CURDIR)/$(PY) -m coverage report --fail-under=95 || low=1; \
 	    $(CURDIR)/$(PY) tools/c_coverage.py --fail-under=90 build || low=1; exit $$low
@@ -186,40 +186,17 @@ mutations: $(VENV)/.extra-test build
 # What it has learnt stays in build/fuzz/corpus-*.
 FUZZ_SECONDS ?= 60
 ATHERIS := atheris==3.0.0
-fuzz: export UMEM_SANITIZE := address,undefined
 fuzz: $(VENV)/.extra-test build
 	$(PIP) install -q $(ATHERIS)
 	$(call copy_tree,fuzz)
-	cd build/fuzz && CFLAGS=-fsanitize-coverage=trace-pc,trace-cmp $(BUILD_IN_PLACE)
+	cd build/fuzz && $(ASAN) CFLAGS=-fsanitize-coverage=trace-pc,trace-cmp $(BUILD_IN_PLACE)
 	cd build/fuzz && $(CC) -O2 -fPIC -shared -o coverage.so tests/fuzz/coverage.c
 	cd build/fuzz && for backend in host fake; do \
 	    mkdir -p corpus-$$backend; \
-	    $(call sanitized,asan|ubsan) $(CURDIR)/$(PY) tests/fuzz/fuzz_importers.py $$backend \
+	    $(ASAN) $(call sanitized,asan|ubsan) $(CURDIR)/$(PY) tests/fuzz/fuzz_importers.py $$backend \
 	        ./coverage.so -max_total_time=$(FUZZ_SECONDS) -max_len=256 -len_control=0 -timeout=60 \
 	        -rss_limit_mb=4096 -artifact_prefix=$$backend- corpus-$$backend; \
 	done
-
-# A copy of the tree too, built with gcc's counters. Both tables are printed, whichever is too low.
-COVERAGE := build/coverage
-COVERAGE_TESTS ?= tests
-check-coverage: $(VENV)/.extra-test $(VENV)/.extra-dev build
-	mkdir -p $(COVERAGE)/build
-	rm -rf $(COVERAGE)/src $(COVERAGE)/umem $(COVERAGE)/tests $(COVERAGE)/build/ctests $(COVERAGE)/.coverage*
-	find $(COVERAGE) -name '*.gcda' -delete
-	tar -cf - --exclude=./.git --exclude=./$(VENV) --exclude=./build --exclude='*.so' \
-	    --exclude=__pycache__ . | tar -xf - -C $(COVERAGE)
-	if [ -d build/kernels ]; then cp -a build/kernels $(COVERAGE)/build/; fi
-	cd $(COVERAGE) && UMEM_COVERAGE=1 $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
-	workers=$$($(PY) -c 'import xdist; print("-n 2")' 2> /dev/null || true); \
-	    cd $(COVERAGE) && UMEM_COVERAGE=1 PYTHONPATH=$$PWD $(CURDIR)/$(PY) -m coverage run -m pytest \
-	    $$workers $(COVERAGE_TESTS) --timeout=300 -p no:cacheprovider
-	cd $(COVERAGE) && $(CURDIR)/$(PY) -m coverage combine --quiet && low=0; \
-	    $(CURDIR)/$(PY) -m coverage report --fail-under=95 || low=1; \
-	    $(CURDIR)/$(PY) tools/c_coverage.py --fail-under=90 build || low=1; exit $$low
-
-# Too slow for `check`. Rewrites docs/mutations.md.
-mutations: $(VENV)/.extra-test build
-	$(PY) tools/mutations.py --jobs 2
 
 # --- housekeeping
 

@@ -352,3 +352,242 @@ class TestSynchronize:
             assert fake.peek(pointer, 2) == b"\3\3"
         finally:
             fake.device_free(pointer)
+
+
+#: What the programs below begin with.
+HELD = """
+import faulthandler, os, signal, threading, time
+import numpy as np, umem
+from tests.fake_cuda.control import FakeCuda
+
+fake = FakeCuda(os.environ["UMEM_CUDA_LIBRARY"])
+concurrent = os.environ.get("FAKECU_CONCURRENT") != "0"
+
+faulthandler.dump_traceback_later(90, exit=True)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+def interrupt(name, action, after=0.1):
+    # The signal has to come from outside: on devices without concurrent access no other thread of Python runs meanwhile.
+    began = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        action()
+    except BaseException as error:
+        took, raised = time.monotonic() - began, type(error).__name__
+        if raised == "KeyboardInterrupt" and took < 1:
+            return
+    else:
+        took, raised = time.monotonic() - began, None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print(name, raised, took)
+
+def iadd():
+    global a
+    a += 1
+"""
+
+#: Each wait for a GPU whose work takes for ever ends soon after Ctrl-C. Prints what does not.
+INTERRUPT = (
+    HELD
+    + """
+def no_room():
+    umem.set_limit(umem.memory_stats()["reserved_bytes.all.current"])
+    try:
+        umem.empty(1 << 20, "u1")
+    finally:
+        umem.set_limit(None)
+
+ways = {
+    "synchronize": umem.synchronize,
+    "stream": lambda: stream.synchronize(),
+    "trim": umem.trim,
+    "asarray": lambda: np.asarray(a),
+    "array": lambda: np.array(a),
+    "ufunc": lambda: np.sin(a),
+    "item": lambda: a[0],
+    "item()": lambda: a.item(5),
+    "tolist": lambda: a.tolist(),
+    "print": lambda: print(a),
+    "read": lambda: a.read(),
+    "memoryview": lambda: memoryview(a),
+    "numpy": lambda: a.numpy(),
+    "array interface": lambda: a.__array_interface__,
+    "dlpack": lambda: a.__dlpack__(),
+    "work under a view": iadd,
+    "no room": no_room,
+}
+umem.zeros(3)
+others = fake.stream_create()
+for stream in (umem.Stream(0, device=0), umem.Stream(others, device=0)):
+    with umem.stream(stream):  # what is made once for all
+        b = umem.zeros(3)
+        fake.hold(True)
+        interrupt("first", lambda: b.__iadd__(1)[0])
+        fake.hold(False)
+    b = umem.synchronize()
+    for exported in (False, True):
+        for way, action in ways.items():
+            name = (way, stream.handle, exported)
+            ledger = fake.ledger()
+            a = umem.zeros(1000, "f4")
+            umem.synchronize()
+            if exported:
+                a.__cuda_array_interface__
+            freed = umem.zeros(1 << 20, "u1", home="cpu") if concurrent and way == "no room" else None
+            view = a.numpy() if way == "work under a view" else None
+            fake.hold(True)
+            expected = 0
+            with umem.stream(stream):
+                if not concurrent:
+                    interrupt((*name, "launch"), iadd)
+                    expected = 1
+                elif view is None:
+                    umem.add(a, 1, out=a)
+                    if freed is not None:
+                        umem.add(freed.view("i4"), 1, out=freed.view("i4"))
+                        freed = None
+                    expected = 1
+                if concurrent or way not in ("work under a view", "no room"):
+                    interrupt(name, action)
+                    expected += way == "work under a view"
+            view = freed = None
+            fake.hold(False)
+            if np.asarray(a).min() != expected or a[3] != expected or not (a.read() == expected).all():
+                print(name, a, expected)
+            a = None
+            umem.synchronize()
+            umem.trim()
+            if fake.ledger() != ledger:
+                print(name, fake.ledger(), ledger)
+fake.check()
+"""
+)
+
+
+@fake_only
+class TestInterrupts:
+    """Ctrl-C ends a wait for a GPU; the work goes on, and the next access waits for it."""
+
+    @pytest.mark.parametrize("concurrent", ["1", "0"])
+    def test_every_wait_ends(self, run_python, concurrent):
+        assert run_python(INTERRUPT, FAKECU_CONCURRENT=concurrent) == ""
+
+    def test_an_interrupt_that_was_caught_does_not_come_again(self, run_python):
+        """NumPy drops what one way to the memory raises and tries the next, which raises it again: only then."""
+        out = run_python(
+            HELD
+            + """
+import gc, weakref
+class Mark: pass
+def dropped():
+    mark = Mark()
+    marks.append(weakref.ref(mark))
+    np.asarray(a)
+marks = []
+a = umem.zeros(1000, "f4")
+umem.add(a, 1, out=a)
+fake.hold(True)
+interrupt("asarray", dropped)
+print([mark() for mark in marks])
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+threading.Timer(0.4, fake.hold, (False,)).start()
+try:
+    memoryview(a)
+except KeyboardInterrupt:
+    a.__array_interface__
+print(fake.pending(), a[0])
+"""
+        )
+        assert out.split("\n") == ["[None]", "0 1.0", ""]
+
+    def test_a_handler_that_raises_nothing_runs_and_the_wait_goes_on(self, run_python):
+        out = run_python(
+            HELD
+            + """
+seen = []
+def handler(number, frame):
+    seen.append(time.monotonic() - began)
+    fake.hold(False) if len(seen) > 1 else signal.setitimer(signal.ITIMER_REAL, 0.1)
+signal.signal(signal.SIGALRM, handler)
+a = umem.zeros(1000, "f4")
+umem.add(a, 1, out=a)
+fake.hold(True)
+began = time.monotonic()
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+print(a[0], len(seen), seen[0] < 0.5, time.monotonic() - began < 1)
+"""
+        )
+        assert out == "1.0 2 True True\n"
+
+    def test_an_exception_of_a_handler_ends_the_wait_as_it_is(self, run_python):
+        out = run_python(
+            HELD
+            + """
+def handler(number, frame):
+    raise LookupError
+signal.signal(signal.SIGUSR1, handler)
+a = umem.zeros(1000, "f4")
+umem.add(a, 1, out=a)
+fake.hold(True)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+try:
+    umem.synchronize()
+except LookupError:
+    print("raised")
+fake.hold(False)
+print(a[0])
+"""
+        )
+        assert out == "raised\n1.0\n"
+
+    def test_other_threads_wait_on(self, run_python):
+        out = run_python(
+            HELD
+            + """
+a = umem.zeros(1000, "f4")
+umem.add(a, 1, out=a)
+fake.hold(True)
+got = []
+thread = threading.Thread(target=lambda: got.append(a[0]))
+thread.start()
+interrupt("sleep", lambda: time.sleep(20))
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+interrupt("read", lambda: a[0], after=5)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(got, thread.is_alive())
+fake.hold(False)
+thread.join()
+print(got[0], a[0])
+"""
+        )
+        assert out == "[] True\n1.0 1.0\n"
+
+    def test_a_wait_ends_while_others_go_on_adding_work(self, run_python):
+        """The wait is for what was there when it began, also where each launch moves the stream's event."""
+        out = run_python(
+            HELD
+            + """
+fake.set_query_mode(0)
+umem.zeros(3)
+s = fake.stream_create()
+for stream in (umem.Stream(0, device=0), umem.Stream(s, device=0)):
+    a, b = umem.zeros(1000, "f4"), umem.zeros(1000, "f4")
+    def add():
+        with umem.stream(stream):
+            while not done:
+                umem.add(b, 1, out=b)
+    done = []
+    with umem.stream(stream):
+        umem.add(a, 1, out=a)
+    thread = threading.Thread(target=add)
+    thread.start()
+    runner = threading.Timer(0.3, lambda: [fake.step(stream.handle) for _ in range(100)])
+    runner.start()
+    print(a[0])
+    done.append(True)
+    thread.join(); runner.join()
+fake.run_all()
+fake.stream_destroy(s)
+"""
+        )
+        assert out == "1.0\n1.0\n"

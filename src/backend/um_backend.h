@@ -116,6 +116,8 @@ typedef struct um_backend_ops {
     /* --- devices: CUDA only (NULL on the host backend) ------------------------------------- */
 
     UM_MUST_CHECK um_status (*device_info)(um_backend *backend, int device, um_device_info *out, um_error *err);
+    /* Whether umem has started the device: its context is retained. */
+    bool (*in_use)(um_backend *backend, int device);
     /* Blocks until every context of this process that umem or another library has active is idle. */
     UM_MUST_CHECK um_status (*synchronize)(um_backend *backend, um_error *err);
     UM_MUST_CHECK um_status (*pointer_info)(um_backend *backend, const void *ptr, um_pointer_info *out, um_error *err);
@@ -127,6 +129,9 @@ typedef struct um_backend_ops {
     /* A stream that does not wait for the legacy stream, nor that for it. */
     UM_MUST_CHECK um_status (*stream_create)(um_backend *backend, int device, um_stream_handle *out, um_error *err);
     UM_MUST_CHECK um_status (*stream_destroy)(um_backend *backend, int device, um_stream_handle stream, um_error *err);
+    /* *done says whether the work on the stream itself is finished; unfinished is not an error. */
+    UM_MUST_CHECK um_status (*stream_query)(um_backend *backend, int device, um_stream_handle stream, bool *done,
+                                            um_error *err);
     UM_MUST_CHECK um_status (*stream_synchronize)(um_backend *backend, int device, um_stream_handle stream,
                                                   um_error *err); /* blocks */
     UM_MUST_CHECK um_status (*event_create)(um_backend *backend, int device, um_event_handle *out, um_error *err);

@@ -151,6 +151,10 @@ static um_status synchronize_device(um_cuda_backend *cuda, int device, um_error 
     return status;
 }
 
+static bool in_use(um_backend *backend, int device) {
+    return atomic_load_explicit(&um_cuda_of(backend)->devices[device].context, memory_order_acquire) != NULL;
+}
+
 /* A device that fails does not keep the others from being waited for; the first failure is the one reported. */
 um_status um_cuda_synchronize(um_backend *backend, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
@@ -351,11 +355,13 @@ static const um_backend_ops cuda_ops = {
     .advise = um_cuda_advise,
     .discard = um_cuda_discard,
     .device_info = um_cuda_device_info,
+    .in_use = in_use,
     .synchronize = um_cuda_synchronize,
     .pointer_info = um_cuda_pointer_info,
     .stream_info = um_cuda_stream_info,
     .stream_create = um_cuda_stream_create,
     .stream_destroy = um_cuda_stream_destroy,
+    .stream_query = um_cuda_stream_query,
     .stream_synchronize = um_cuda_stream_synchronize,
     .event_create = um_cuda_event_create,
     .event_destroy = um_cuda_event_destroy,

@@ -93,6 +93,7 @@ um_status um_cuda_stream_info(um_backend *backend, um_stream_handle stream, int 
                               um_error *err);
 um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handle *out, um_error *err);
 um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_handle stream, um_error *err);
+um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle stream, bool *done, um_error *err);
 um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_handle stream, um_error *err);
 um_status um_cuda_event_create(um_backend *backend, int device, um_event_handle *out, um_error *err);
 void um_cuda_event_destroy(um_backend *backend, int device, um_event_handle event);

@@ -58,6 +58,18 @@ um_status um_cuda_stream_info(um_backend *backend, um_stream_handle stream, int 
     return ask_context(cuda, context, (CUstream)stream, device, id, err);
 }
 
+/* Ends a call that has asked `call` whether work is finished. */
+static um_status leave_query(const um_cuda_backend *cuda, um_cuda_scope scope, CUresult result, const char *call,
+                             bool *done, um_error *err) {
+    bool unfinished = result == CUDA_ERROR_NOT_READY; /* an answer, not a failure */
+    um_status status = um_cuda_check(cuda, unfinished ? CUDA_SUCCESS : result, call, err);
+    status = um_cuda_leave(cuda, scope, status, err);
+    if (status == UM_OK) {
+        *done = !unfinished;
+    }
+    return status;
+}
+
 um_status um_cuda_stream_create(um_backend *backend, int device, um_stream_handle *out, um_error *err) {
     um_cuda_backend *cuda = um_cuda_of(backend);
     um_cuda_scope scope;
@@ -86,6 +98,17 @@ um_status um_cuda_stream_destroy(um_backend *backend, int device, um_stream_hand
     }
     status = UM_CUDA_CALL(cuda, err, stream_destroy, (CUstream)stream);
     return um_cuda_leave(cuda, scope, status, err);
+}
+
+um_status um_cuda_stream_query(um_backend *backend, int device, um_stream_handle stream, bool *done, um_error *err) {
+    um_cuda_backend *cuda = um_cuda_of(backend);
+    um_cuda_scope scope;
+    um_status status = um_cuda_enter(cuda, device, &scope, err);
+    if (status != UM_OK) {
+        return status;
+    }
+    CUresult result = cuda->driver->stream_query((CUstream)stream);
+    return leave_query(cuda, scope, result, um_driver_call_names.stream_query, done, err);
 }
 
 um_status um_cuda_stream_synchronize(um_backend *backend, int device, um_stream_handle stream, um_error *err) {
@@ -150,13 +173,7 @@ um_status um_cuda_event_query(um_backend *backend, int device, um_event_handle e
         return status;
     }
     CUresult result = cuda->driver->event_query((CUevent)event);
-    bool unfinished = result == CUDA_ERROR_NOT_READY; /* an answer, not a failure */
-    status = um_cuda_check(cuda, unfinished ? CUDA_SUCCESS : result, um_driver_call_names.event_query, err);
-    status = um_cuda_leave(cuda, scope, status, err);
-    if (status == UM_OK) {
-        *done = !unfinished;
-    }
-    return status;
+    return leave_query(cuda, scope, result, um_driver_call_names.event_query, done, err);
 }
 
 um_status um_cuda_event_synchronize(um_backend *backend, int device, um_event_handle event, um_error *err) {

@@ -72,8 +72,10 @@ static um_status take_memory(um_block *block, size_t held, um_error *err) {
         }
         pthread_mutex_unlock(&ctx->lock);
         if (attempt > 0 || !reclaimable) return status;
-        um_error ignored; /* the retry tells whether it helped */
-        (void)!um_pool_reclaim(ctx, &ignored);
+        um_error failed; /* the retry tells whether it helped */
+        if (um_pool_reclaim(ctx, &failed) != UM_ERR_INTERRUPTED) continue;
+        if (err) *err = failed;
+        return UM_ERR_INTERRUPTED;
     }
 }
 
@@ -87,7 +89,8 @@ um_status um_block_new(um_context *ctx, size_t size, int device, um_location hom
         if (err) err->requested = size;
         return status;
     }
-    um_pool_poll(ctx);
+    status = um_pool_poll(ctx, err);
+    if (status != UM_OK) return status;
     um_block *block = make_block(ctx, size, device);
     if (!block) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for a block's bookkeeping");
     block->home = home;

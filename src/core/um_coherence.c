@@ -20,21 +20,28 @@ void um_wait_drop(um_wait *wait) {
     um_context_unref(ctx);
 }
 
-/* After work or a wait has failed on a device without concurrent access, where rule 6 lets nothing run once the call has returned.
- * What cannot be waited for now either is noted, and the next host access waits for it. */
-static void make_idle(um_context *ctx) {
-    um_error ignored; /* the failure before this one is reported */
-    if (um_context_wait_everything(ctx, &ignored) == UM_OK) return;
+/* On a device without concurrent access: the call will return while work may still run. The next host access waits for it. */
+static void note_unfinished(um_context *ctx) {
     pthread_mutex_lock(&ctx->lock);
     ctx->waits_failed++;
     pthread_mutex_unlock(&ctx->lock);
 }
 
+/* After work or a wait has failed on a device without concurrent access, where rule 6 lets nothing run once the call has returned.
+ * What cannot be waited for now either is noted, and the next host access waits for it. */
+static void make_idle(um_context *ctx) {
+    um_error ignored; /* the failure before this one is reported */
+    if (um_context_wait_everything(ctx, false, &ignored) != UM_OK) note_unfinished(ctx);
+}
+
 um_status um_wait_run(um_wait *wait, um_error *err) {
     if (!wait->needed) return UM_OK;
-    um_status status = wait->everything ? um_context_wait_everything(wait->ctx, err)
+    um_status status = wait->everything ? um_context_wait_everything(wait->ctx, true, err)
                                         : um_stream_wait(wait->stream, wait->sequence, err);
-    if (status != UM_OK && wait->running) make_idle(wait->ctx);
+    if (status == UM_ERR_INTERRUPTED && wait->running)
+        note_unfinished(wait->ctx);
+    else if (status != UM_OK && wait->running)
+        make_idle(wait->ctx);
     um_wait_drop(wait);
     return status;
 }
@@ -59,7 +66,7 @@ static um_status refuse_busy(um_error *err) {
 um_status um_host_hold(um_context *ctx, um_error *err) {
     if (ctx->backend->concurrent) return UM_OK;
     pthread_mutex_lock(&ctx->lock);
-    bool running = ctx->running > 0;
+    bool running = ctx->running > 0 || ctx->waits_failed > ctx->waits_made_good;
     if (!running) ctx->host_busy++;
     pthread_mutex_unlock(&ctx->lock);
     return running ? refuse_busy(err) : UM_OK;

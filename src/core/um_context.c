@@ -3,6 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define SECOND       ((uint64_t)1000000000) /* in nanoseconds, as all below */
+#define SPIN_TIME    (SECOND / 1000)        /* from then on a watched wait sleeps between its questions … */
+#define SLEEP_SHARE  64                     /* … for this share of the time that it has taken … */
+#define MAX_SLEEP    (SECOND / 1000)        /* … and no longer than that */
+#define ASK_INTERVAL (SECOND / 50)          /* between two questions whether to give up */
+
+#define MAX_WATCHED 16 /* explicit streams that a wait for everything watches; it blocks for the work of others */
 
 /* Contexts of this process, so that a fork finds every lock in a known state and every child marked. The only process-wide state
  * of core. */
@@ -117,7 +126,7 @@ static void close_context(um_context *ctx) {
     if (!atomic_load(&ctx->forked)) {
         if (ctx->waiting) {
             um_error ignored; /* at close the driver may be gone already; what it holds goes with the process */
-            (void)!um_context_wait_everything(ctx, &ignored);
+            (void)!um_context_wait_everything(ctx, false, &ignored);
         }
         um_pool_drain(ctx);
         for (int device = 0; device < backend->device_count; device++) {
@@ -175,7 +184,72 @@ int um_context_multiprocessors(um_context *ctx, int device) {
     return count;
 }
 
-um_status um_context_wait_everything(um_context *ctx, um_error *err) {
+/* --- waits that can be interrupted ------------------------------------------------------------------------------------ */
+
+void um_context_set_interrupts(um_context *ctx, um_interrupts interrupts) { ctx->interrupts = interrupts; }
+
+bool um_context_is_interruptible(const um_context *ctx) {
+    return ctx->interrupts.possible && ctx->interrupts.possible(ctx->interrupts.arg);
+}
+
+static uint64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
+}
+
+um_watch um_watch_begin(um_context *ctx) {
+    uint64_t began = now();
+    return (um_watch){.ctx = ctx, .began = began, .asked = began};
+}
+
+uint64_t um_watch_time(const um_watch *watch) { return now() - watch->began; }
+
+um_status um_watch_pause(um_watch *watch, um_error *err) {
+    uint64_t time = um_watch_time(watch);
+    if (time < SPIN_TIME) return UM_OK; /* as the driver does: most waits end here, and a sleep would lengthen them */
+    const um_interrupts *interrupts = &watch->ctx->interrupts;
+    if (watch->began + time - watch->asked >= ASK_INTERVAL) {
+        if (interrupts->wanted(interrupts->arg))
+            return um_error_set(err, UM_ERR_INTERRUPTED, "interrupted while waiting for a GPU, which goes on");
+        watch->asked = now();
+    }
+    uint64_t sleep = time / SLEEP_SHARE < MAX_SLEEP ? time / SLEEP_SHARE : MAX_SLEEP;
+    nanosleep(&(struct timespec){.tv_nsec = (long)sleep}, NULL);
+    return UM_OK;
+}
+
+/* Takes references to explicit streams with unfinished work of umem that has been recorded; sequences[i] is the number of its last. */
+static size_t take_busy_streams(um_context *ctx, um_stream **streams, uint64_t *sequences) {
+    size_t count = 0;
+    pthread_mutex_lock(&ctx->lock);
+    for (um_stream *stream = ctx->streams; stream && count < MAX_WATCHED; stream = stream->next) {
+        if (um_stream_has_done_locked(stream, stream->recorded)) continue;
+        um_stream_ref_locked(stream);
+        sequences[count] = stream->recorded;
+        streams[count++] = stream;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return count;
+}
+
+/* Waits for what can be watched: the legacy streams of the devices that umem uses, and its own work on explicit streams. */
+static um_status watch_everything(um_context *ctx, um_error *err) {
+    um_backend *backend = ctx->backend;
+    um_stream *streams[MAX_WATCHED];
+    uint64_t sequences[MAX_WATCHED];
+    size_t count = take_busy_streams(ctx, streams, sequences);
+    um_status status = UM_OK;
+    for (int device = 0; device < backend->device_count && status == UM_OK; device++)
+        if (backend->ops->in_use(backend, device)) status = um_stream_finish(&ctx->legacy[device], err);
+    for (size_t i = 0; i < count; i++) {
+        if (status == UM_OK) status = um_stream_wait(streams[i], sequences[i], err);
+        um_stream_unref(streams[i]);
+    }
+    return status;
+}
+
+um_status um_context_wait_everything(um_context *ctx, bool interruptible, um_error *err) {
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK || !um_context_is_cuda(ctx)) return status;
     uint64_t issued[UM_MAX_DEVICES];
@@ -185,7 +259,11 @@ um_status um_context_wait_everything(um_context *ctx, um_error *err) {
     for (int device = 0; device < count; device++) issued[device] = ctx->legacy[device].issued;
     uint64_t waits_failed = ctx->waits_failed;
     pthread_mutex_unlock(&ctx->lock);
-    status = ctx->backend->ops->synchronize(ctx->backend, err);
+    if (interruptible && um_context_is_interruptible(ctx)) status = watch_everything(ctx, err);
+    if (status == UM_ERR_INTERRUPTED) return status;
+    um_status watched = status;
+    status = ctx->backend->ops->synchronize(ctx->backend, watched == UM_OK ? err : NULL); /* the rest */
+    if (watched != UM_OK) status = watched;
     if (status != UM_OK) return status;
     pthread_mutex_lock(&ctx->lock);
     if (ctx->waits_made_good < waits_failed) ctx->waits_made_good = waits_failed;
@@ -197,7 +275,6 @@ um_status um_context_wait_everything(um_context *ctx, um_error *err) {
 }
 
 um_status um_context_synchronize(um_context *ctx, um_error *err) {
-    um_status status = um_context_wait_everything(ctx, err);
-    if (status == UM_OK) um_pool_poll(ctx);
-    return status;
+    um_status status = um_context_wait_everything(ctx, true, err);
+    return status == UM_OK ? um_pool_poll(ctx, err) : status;
 }

@@ -39,12 +39,26 @@ bool um_context_is_forked(const um_context *ctx);
 /* UM_ERR_FORKED with the explanation when um_context_is_forked. */
 UM_MUST_CHECK um_status um_context_check(const um_context *ctx, um_error *err);
 
+/* How long waits for a GPU are given up. Both are called in the waiting thread, without locks of core. */
+typedef struct um_interrupts {
+    /* Whether waits of the calling thread may be given up. They ask the driver now and then; others block in it. */
+    bool (*possible)(void *arg);
+    /* Whether the caller wants to give up: the wait then ends with UM_ERR_INTERRUPTED. Called every 20 ms or so in long waits. */
+    bool (*wanted)(void *arg);
+    void *arg;
+} um_interrupts;
+
+/* Before the context is used by anyone else. Without it nobody is ever interrupted. */
+void um_context_set_interrupts(um_context *ctx, um_interrupts interrupts);
+/* Whether waits of this thread may be interrupted. */
+bool um_context_is_interruptible(const um_context *ctx);
+
 _Atomic(um_kernel_handle) *um_context_kernel_slots(um_context *ctx);
 /* Multiprocessors of a device, at least 1; read once and kept. */
 int um_context_multiprocessors(um_context *ctx, int device);
 
-/* Waits for everything on every device, umem's work and other libraries' (blocks), then frees what waited for
- * that. */
+/* Waits for everything on every device, umem's work and other libraries' (blocks; may be interrupted), then frees what
+ * waited for that. */
 UM_MUST_CHECK um_status um_context_synchronize(um_context *ctx, um_error *err);
 
 #endif

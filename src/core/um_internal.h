@@ -73,6 +73,7 @@ struct um_context {
     _Atomic(size_t) refs;
     um_backend *backend;
     char reason[640];
+    um_interrupts interrupts; /* all NULL: nobody is interrupted */
     _Atomic(bool) forked;     /* set in a child of the process that opened a CUDA backend */
     um_context *next_context; /* the list that fork handlers walk */
 
@@ -116,14 +117,28 @@ void um_stream_destroy(um_stream *stream);
 UM_MUST_CHECK um_status um_stream_record(um_stream *stream, um_error *err);
 /* Notes work just launched and gives its number. */
 UM_MUST_CHECK um_status um_stream_issue(um_stream *stream, uint64_t *sequence, um_error *err);
-/* Blocks until work number `sequence` is done. */
+/* Blocks until work number `sequence` is done; may be interrupted. */
 UM_MUST_CHECK um_status um_stream_wait(um_stream *stream, uint64_t sequence, um_error *err);
 /* Asks without blocking; *done is a snapshot. */
 UM_MUST_CHECK um_status um_stream_poll(um_stream *stream, uint64_t sequence, bool *done, um_error *err);
+/* Blocks until what is queued on the stream itself is done, umem's work and others'; may be interrupted. The handle must be alive. */
+UM_MUST_CHECK um_status um_stream_finish(um_stream *stream, um_error *err);
 
 /* --- um_context.c ------------------------------------------------------------------------------------------------ */
 /* Full synchronise with its bookkeeping, freeing nothing (blocks). */
-UM_MUST_CHECK um_status um_context_wait_everything(um_context *ctx, um_error *err);
+UM_MUST_CHECK um_status um_context_wait_everything(um_context *ctx, bool interruptible, um_error *err);
+
+/* A wait that asks the driver again and again, so that it can be interrupted. */
+typedef struct um_watch {
+    um_context *ctx;
+    uint64_t began, asked; /* nanoseconds: when it began, when somebody last was asked whether to give up */
+} um_watch;
+
+um_watch um_watch_begin(um_context *ctx);
+/* Nanoseconds since the beginning. */
+uint64_t um_watch_time(const um_watch *watch);
+/* Between two questions: returns at once in the first millisecond, then sleeps a little. UM_ERR_INTERRUPTED when the wait is to end. */
+UM_MUST_CHECK um_status um_watch_pause(um_watch *watch, um_error *err);
 
 /* --- um_pool.c ---------------------------------------------------------------------------------------------------- */
 void um_pool_init(um_context *ctx);
@@ -135,9 +150,10 @@ void um_pool_note_free_locked(um_context *ctx, int device, size_t held, size_t s
 void um_pool_note_given_back(um_context *ctx, int device, size_t held, bool waited);
 /* Puts a dead block at the end of the waiting list. [lock] held. */
 void um_pool_add_waiting_locked(um_context *ctx, um_block *block);
-/* Gives back waiting blocks that are done, looking at a few of the oldest only. Never blocks on the GPU's work. */
-void um_pool_poll(um_context *ctx);
-/* Synchronises and gives back everything that waits (blocks). */
+/* Gives back waiting blocks that are done, looking at a few of the oldest only. Blocks only when so much waits that it synchronises
+ * first. Fails only when that is interrupted. */
+UM_MUST_CHECK um_status um_pool_poll(um_context *ctx, um_error *err);
+/* Synchronises and gives back everything that waits (blocks; may be interrupted). */
 UM_MUST_CHECK um_status um_pool_reclaim(um_context *ctx, um_error *err);
 /* Gives back all waiting blocks without asking; the caller has synchronised or is closing. */
 void um_pool_drain(um_context *ctx);

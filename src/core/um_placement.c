@@ -59,7 +59,7 @@ static um_status discard_before_prefetch(const um_access *range, um_location whe
     um_range discarded = take_discarded(range);
     if (!discarded.size || um_block_has_unseen_writers(block)) return UM_OK;
     um_status status =
-        um_context_wait_everything(block->ctx, err); /* a move under way would hide where the pages will be */
+        um_context_wait_everything(block->ctx, true, err); /* a move under way would hide where the pages will be */
     if (status != UM_OK || !will_move(discarded, where)) return status;
     um_access access = {.block = block, .offset = range->offset, .size = range->size};
     status = um_work_begin(on, &access, 1, err);

@@ -157,27 +157,31 @@ static void give_back(um_context *ctx, um_block *block) {
     um_block_destroy(ctx, block, true);
 }
 
-void um_pool_poll(um_context *ctx) {
+um_status um_pool_poll(um_context *ctx, um_error *err) {
     pthread_mutex_lock(&ctx->lock);
     bool any = ctx->waiting != NULL;
     bool pressing = ctx->all.stats.waiting_current > DRAIN_BYTES || ctx->waiting_count > DRAIN_BLOCKS;
     bool synchronised = any && ctx->sync_completed > ctx->waiting->freed_epoch;
     pthread_mutex_unlock(&ctx->lock);
-    if (!any) return;
+    if (!any) return UM_OK;
     if (pressing && !synchronised) {
-        um_error ignored; /* the memory goes on waiting */
-        (void)!um_pool_reclaim(ctx, &ignored);
-        return;
+        /* What fails leaves the memory waiting, and is no matter of the caller's. */
+        um_error failed;
+        um_status status = um_pool_reclaim(ctx, &failed);
+        if (status != UM_ERR_INTERRUPTED) return UM_OK;
+        if (err) *err = failed;
+        return status;
     }
     for (int looked = 0; looked < POLL_BLOCKS || synchronised; looked++) {
         um_block *block = take_waiting(ctx);
-        if (!block) return;
+        if (!block) return UM_OK;
         if (!is_done(ctx, block)) {
             put_back(ctx, block);
-            return;
+            return UM_OK;
         }
         give_back(ctx, block);
     }
+    return UM_OK;
 }
 
 void um_pool_drain(um_context *ctx) {
@@ -185,7 +189,7 @@ void um_pool_drain(um_context *ctx) {
 }
 
 um_status um_pool_reclaim(um_context *ctx, um_error *err) {
-    um_status status = um_context_wait_everything(ctx, err);
+    um_status status = um_context_wait_everything(ctx, true, err);
     if (status != UM_OK) return status;
     for (um_block *block = take_waiting(ctx); block; block = take_waiting(ctx)) {
         if (!is_done(ctx, block)) { /* freed by another thread since the synchronise */

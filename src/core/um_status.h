@@ -30,6 +30,7 @@ typedef enum um_status {
     UM_ERR_UNSUPPORTED,   /* the driver or device lacks the operation: RuntimeError */
     UM_ERR_CUDA,          /* a driver call failed: CudaError */
     UM_ERR_NO_DRIVER,     /* no usable driver: DriverNotFoundError */
+    UM_ERR_INTERRUPTED,   /* the caller gave up a wait: what the signal's handler raised */
 } um_status;
 
 typedef struct um_error {

@@ -2,6 +2,9 @@
 
 #include <stdlib.h>
 
+/* Nanoseconds for which a stream itself is asked, before an event marks where its work ends now. */
+#define RECORD_TIME ((uint64_t)100000)
+
 bool um_stream_is_legacy(const um_stream *stream) { return stream->handle == UM_STREAM_LEGACY; }
 
 /* The per-thread default stream is another stream in every thread: give each thread an id of its own. */
@@ -160,9 +163,48 @@ um_status um_stream_issue(um_stream *stream, uint64_t *sequence, um_error *err) 
     return status;
 }
 
-um_status um_stream_wait(um_stream *stream, uint64_t sequence, um_error *err) {
+/* Waits for the event, recorded behind work number `recorded`; may be interrupted. */
+static um_status finish_event(um_stream *stream, um_event_handle event, uint64_t recorded, um_error *err) {
     um_context *ctx = stream->ctx;
     um_backend *backend = ctx->backend;
+    bool watched = um_context_is_interruptible(ctx);
+    um_watch watch = um_watch_begin(ctx);
+    while (watched) {
+        bool done;
+        um_status status = backend->ops->event_query(backend, stream->device, event, &done, err);
+        if (status == UM_OK && !done) status = um_watch_pause(&watch, err);
+        if (status != UM_OK || done) return status;
+        /* Work that others go on adding moves the event: it might never be found done. The driver waits for it as it is now. */
+        pthread_mutex_lock(&ctx->lock);
+        watched = stream->recorded == recorded;
+        pthread_mutex_unlock(&ctx->lock);
+    }
+    return backend->ops->event_synchronize(backend, stream->device, event, err);
+}
+
+um_status um_stream_finish(um_stream *stream, um_error *err) {
+    um_context *ctx = stream->ctx;
+    um_backend *backend = ctx->backend;
+    if (!um_context_is_interruptible(ctx))
+        return backend->ops->stream_synchronize(backend, stream->device, stream->handle, err);
+    um_watch watch = um_watch_begin(ctx);
+    for (int asked = 0; asked < 2 || um_watch_time(&watch) < RECORD_TIME; asked++) {
+        bool done;
+        um_status status = backend->ops->stream_query(backend, stream->device, stream->handle, &done, err);
+        if (status != UM_OK || done) return status;
+    }
+    /* Others may go on adding work: the wait is for what there is now. */
+    um_status status = um_stream_record(stream, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    um_event_handle event = stream->event;
+    uint64_t recorded = stream->recorded;
+    pthread_mutex_unlock(&ctx->lock);
+    return finish_event(stream, event, recorded, err);
+}
+
+um_status um_stream_wait(um_stream *stream, uint64_t sequence, um_error *err) {
+    um_context *ctx = stream->ctx;
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK) return status;
     pthread_mutex_lock(&ctx->lock);
@@ -172,10 +214,10 @@ um_status um_stream_wait(um_stream *stream, uint64_t sequence, um_error *err) {
     pthread_mutex_unlock(&ctx->lock);
     if (done) return UM_OK;
     if (recorded >= sequence) {
-        status = backend->ops->event_synchronize(backend, stream->device, event, err);
+        status = finish_event(stream, event, recorded, err);
         if (status == UM_OK) note_completed(stream, recorded);
     } else {
-        status = backend->ops->stream_synchronize(backend, stream->device, stream->handle, err);
+        status = um_stream_finish(stream, err);
         if (status == UM_OK) note_completed(stream, issued);
     }
     return status;
@@ -196,14 +238,18 @@ um_status um_stream_poll(um_stream *stream, uint64_t sequence, bool *done, um_er
     return status;
 }
 
-um_status um_stream_synchronize(um_stream *stream, um_error *err) {
+um_status um_stream_synchronize(um_stream *stream, bool interruptible, um_error *err) {
     um_context *ctx = stream->ctx;
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK || !um_context_is_cuda(ctx)) return status;
     pthread_mutex_lock(&ctx->lock);
     uint64_t issued = stream->issued;
     pthread_mutex_unlock(&ctx->lock);
-    status = ctx->backend->ops->stream_synchronize(ctx->backend, stream->device, stream->handle, err);
+    bool watched = interruptible && um_context_is_interruptible(ctx);
+    if (watched) status = um_stream_finish(stream, err);
+    /* The legacy stream's synchronise also waits for streams that block with it. */
+    if (status == UM_OK && (!watched || um_stream_is_legacy(stream)))
+        status = ctx->backend->ops->stream_synchronize(ctx->backend, stream->device, stream->handle, err);
     if (status == UM_OK) note_completed(stream, issued);
     return status;
 }

@@ -23,7 +23,7 @@ int um_stream_device(const um_stream *stream);
 um_stream_handle um_stream_get_handle(const um_stream *stream);
 
 /* Waits for all work on the stream, umem's and others' (blocks). The handle must still be alive. */
-UM_MUST_CHECK um_status um_stream_synchronize(um_stream *stream, um_error *err);
+UM_MUST_CHECK um_status um_stream_synchronize(um_stream *stream, bool interruptible, um_error *err);
 
 /* Makes work put on `stream` from now on wait for the work of `other`; does not block. */
 UM_MUST_CHECK um_status um_stream_wait_stream(um_stream *stream, um_stream *other, um_error *err);

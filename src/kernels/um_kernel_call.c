@@ -119,8 +119,12 @@ um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *w
     /* The first failure is the one to report. */
     um_wait unfinished = UM_WAIT_NONE;
     if (um_work_end(call->stream, call->accesses, call->access_count, deferred, &unfinished, NULL) == UM_OK) {
-        if (um_wait_run(&unfinished, NULL) != UM_OK) {
-            return status;
+        um_error failed;
+        if (um_wait_run(&unfinished, &failed) == UM_ERR_INTERRUPTED) {
+            if (err != NULL) {
+                *err = failed;
+            }
+            return UM_ERR_INTERRUPTED;
         }
     }
     return status;

@@ -95,6 +95,7 @@ static PyObject *plain_type(const um_state *state, um_status status) {
     case UM_ERR_FORKED:
     case UM_ERR_BUSY:
     case UM_ERR_UNSUPPORTED: return PyExc_RuntimeError;
+    case UM_ERR_INTERRUPTED: return PyExc_KeyboardInterrupt;
     case UM_OK:
     case UM_ERR_NO_MEMORY:
     case UM_ERR_OUT_OF_MEMORY:
@@ -106,6 +107,9 @@ static PyObject *plain_type(const um_state *state, um_status status) {
 PyObject *um_raise(um_state *state, const um_error *err) {
     if (err->status == UM_ERR_NO_MEMORY) {
         return PyErr_NoMemory();
+    }
+    if (err->status == UM_ERR_INTERRUPTED && PyErr_Occurred()) { /* by a handler of a signal */
+        return NULL;
     }
     /* A path or a device's name in the message may be cut in the middle of a character. */
     PyObject *message = PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace");
@@ -125,4 +129,46 @@ PyObject *um_raise(um_state *state, const um_error *err) {
     }
     Py_DECREF(message);
     return NULL;
+}
+
+/* --- interrupted accesses ------------------------------------------------------------------------------------------- */
+
+static int forget_interruption(void *module) {
+    Py_CLEAR(um_state_of_module(module)->interruption);
+    Py_DECREF(module);
+    return 0;
+}
+
+void um_keep_interruption(um_state *state) {
+    PyObject *type;
+    PyObject *value;
+    PyObject *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        (void)PyException_SetTraceback(value, traceback);
+    }
+    /* The interpreter makes the call when it goes on with Python code: the exception keeps nothing alive for longer. */
+    PyObject *module = PyType_GetModule(state->ndarray_type);
+    if (Py_AddPendingCall(forget_interruption, Py_NewRef(module)) == 0) {
+        Py_XSETREF(state->interruption, Py_NewRef(value));
+        state->interruption_traceback = traceback;
+    } else {
+        Py_DECREF(module);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
+int um_raise_lost_interruption(um_state *state) {
+    PyObject *lost = state->interruption;
+    if (lost == NULL) {
+        return 0;
+    }
+    PyObject *traceback = PyException_GetTraceback(lost);
+    Py_XDECREF(traceback);
+    if (traceback != state->interruption_traceback) { /* it has gone through a frame of Python */
+        return 0;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(lost), lost);
+    return -1;
 }

@@ -522,9 +522,10 @@ static um_status copy_extent(const um_foreign *foreign, um_stream *stream, um_nd
     if (status != UM_OK) {
         return status;
     }
-    status = um_wait_run(&wait, err);
-    /* The memory is its owner's again as soon as we return. */
-    return status == UM_OK ? um_stream_synchronize(stream, err) : status;
+    /* The memory is its owner's again as soon as we return: this wait is not given up, and leaves nothing to the second. */
+    status = um_stream_synchronize(stream, false, err);
+    um_status waited = um_wait_run(&wait, status == UM_OK ? err : NULL);
+    return status == UM_OK ? waited : status;
 }
 
 /* The extent as an array of bytes in new memory. */

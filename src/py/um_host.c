@@ -7,10 +7,8 @@ _Static_assert(sizeof(npy_intp) == sizeof(int64_t), "umem needs a 64-bit platfor
 
 /* --- waiting ----------------------------------------------------------------------------------------------------------- */
 
-int um_finish_wait(um_state *state, um_wait *wait) {
-    if (!wait->needed) {
-        return 0;
-    }
+/* Runs a wait that is needed and raises what went wrong. */
+static um_status run_wait(um_state *state, um_wait *wait) {
     um_error err;
     um_status status;
     PyThreadState *thread = um_unlock_for_device(wait->ctx);
@@ -18,19 +16,33 @@ int um_finish_wait(um_state *state, um_wait *wait) {
     um_lock_after_device(thread);
     if (status != UM_OK) {
         um_raise(state, &err);
-        return -1;
     }
-    return 0;
+    return status;
 }
+
+int um_finish_wait(um_state *state, um_wait *wait) { return !wait->needed || run_wait(state, wait) == UM_OK ? 0 : -1; }
 
 int um_ndarray_host_access(um_state *state, um_ndarray *array) {
     um_wait wait = UM_WAIT_NONE;
     um_error err;
+    um_status status;
     if (um_host_access(array->block, &wait, &err) != UM_OK) {
         um_raise(state, &err);
         return -1;
     }
-    return um_finish_wait(state, &wait);
+    if (!wait.needed) {
+        return 0;
+    }
+    bool interruptible = um_context_is_interruptible(wait.ctx);
+    if (interruptible && um_raise_lost_interruption(state) < 0) {
+        um_wait_drop(&wait);
+        return -1;
+    }
+    status = run_wait(state, &wait);
+    if (status == UM_ERR_INTERRUPTED && interruptible) {
+        um_keep_interruption(state);
+    }
+    return status == UM_OK ? 0 : -1;
 }
 
 /* --- NumPy arrays over the memory ------------------------------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
 /* The module umem._core: its state, and the lazily opened context. */
 #define UM_PY_IMPORTS_NUMPY
+#include "py/um_exchange.h"
 #include "py/um_state.h"
 
 #include <stdlib.h>
@@ -58,6 +59,44 @@ done:
     return opened;
 }
 
+/* --- Ctrl-C ---------------------------------------------------------------------------------------------------------- */
+
+/* Python runs handlers of signals in its main thread only. */
+static bool may_interrupt(void *main_thread) { return PyThread_get_thread_ident() == (unsigned long)main_thread; }
+
+/* Runs the handlers of signals that have come. What one raises stays set until um_raise. */
+static bool is_interrupted(void *Py_UNUSED(main_thread)) {
+    if (!um_python_is_alive()) {
+        return false;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure(); /* whether this thread has released it for the wait or not */
+    bool raised = !PyErr_Occurred() && PyErr_CheckSignals() < 0;
+    PyGILState_Release(gil);
+    return raised;
+}
+
+/* Lets Ctrl-C end waits for a GPU; -1 with an exception set. */
+static int allow_interrupts(um_context *context) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) { /* signals are the main interpreter's */
+        return 0;
+    }
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *thread = threading != NULL ? PyObject_CallMethod(threading, "main_thread", NULL) : NULL;
+    PyObject *ident = thread != NULL ? PyObject_GetAttrString(thread, "ident") : NULL;
+    unsigned long number = ident != NULL ? PyLong_AsUnsignedLong(ident) : (unsigned long)-1;
+    Py_XDECREF(ident);
+    Py_XDECREF(thread);
+    Py_XDECREF(threading);
+    if (number == (unsigned long)-1 && PyErr_Occurred()) {
+        return -1;
+    }
+    um_interrupts interrupts = {.possible = may_interrupt, .wanted = is_interrupted, .arg = (void *)number};
+    um_context_set_interrupts(context, interrupts);
+    return 0;
+}
+
+/* --- the context, once open ----------------------------------------------------------------------------------------- */
+
 um_context *um_state_context(um_state *state) {
     um_context *context = atomic_load_explicit(&state->context, memory_order_acquire);
     if (context != NULL) {
@@ -72,7 +111,7 @@ um_context *um_state_context(um_state *state) {
     if (opened == NULL) {
         return NULL;
     }
-    if (um_apply_alloc_conf(state, opened) < 0) {
+    if (um_apply_alloc_conf(state, opened) < 0 || allow_interrupts(opened) < 0) {
         close_context(opened);
         return NULL;
     }
@@ -163,6 +202,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->current_stream);
     Py_VISIT(state->deferred);
     Py_VISIT(state->hook_ufunc);
+    Py_VISIT(state->interruption);
     return 0;
 }
 
@@ -179,6 +219,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->current_stream);
     Py_CLEAR(state->deferred);
     Py_CLEAR(state->hook_ufunc);
+    Py_CLEAR(state->interruption);
     for (size_t i = 0; i < sizeof(state->typestrs) / sizeof(state->typestrs[0]); i++) {
         Py_CLEAR(state->typestrs[i]);
     }

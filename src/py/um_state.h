@@ -56,6 +56,11 @@ typedef struct um_state {
     /* Python functions that the C code calls, set by umem/__init__.py through _core._set_hooks(name=function). Used in critical sections on
      * the module. */
     PyObject *hook_ufunc; /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
+
+    /* What the last interrupted host access raised, with its traceback then (borrowed, for comparison), until Python code goes on; else
+     * NULL. The main thread's. */
+    PyObject *interruption;
+    void *interruption_traceback;
 } um_state;
 
 extern PyModuleDef um_core_module;
@@ -135,6 +140,11 @@ static inline void um_turn_end(um_turn *turn) {
 
 /* Sets the exception for a failed status. Always returns NULL. */
 PyObject *um_raise(um_state *state, const um_error *err);
+/* NumPy tries other ways to an array's memory when one fails, for whatever reason. Ctrl-C is meant for all of them: the exception of an
+ * interrupted access is kept for the next, which raises it again if no Python code has seen it. */
+void um_keep_interruption(um_state *state);
+/* Raises such an exception, -1; else 0. */
+int um_raise_lost_interruption(um_state *state);
 int um_errors_add(PyObject *module, um_state *state); /* creates the exception types; -1 on error */
 
 /* --- um_streams.c ------------------------------------------------------------------------------------------------- */

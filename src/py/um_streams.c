@@ -301,7 +301,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(unused
     um_error err;
     um_status status = UM_OK;
     Py_BEGIN_ALLOW_THREADS
-    status = stream != NULL ? um_stream_synchronize(stream, &err) : um_context_synchronize(ctx, &err);
+    status = stream != NULL ? um_stream_synchronize(stream, true, &err) : um_context_synchronize(ctx, &err);
     um_stream_unref(stream);
     Py_END_ALLOW_THREADS
     if (status != UM_OK) {

@@ -201,6 +201,44 @@ static void test_work_waits_to_be_waited_for(void) {
     CHECK(fakecu_pending(0) == 1024);
 }
 
+static void *release_soon(void *released) {
+    usleep(50000);
+    *(bool *)released = true;
+    fakecu_hold(0);
+    return NULL;
+}
+
+static void test_held_work_takes_until_it_is_released(void) {
+    start(1);
+    CUkernel set = kernel_new("fakecu_test_fill");
+    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent event = event_new();
+    char *a = managed(4096);
+    memset(a, 0, 4096);
+    for (int way = 0; way < 4; way++) {
+        fakecu_hold(1);
+        OK(cu.stream_query(stream)); /* nothing is queued: nothing takes long */
+        OK(cu.ctx_synchronize());
+        OK(fill(set, a, way + 1, 4096, stream));
+        OK(cu.event_record(event, stream));
+        for (int i = 0; i < 3; i++) {
+            FAILS(cu.stream_query(stream), CUDA_ERROR_NOT_READY);
+            FAILS(cu.event_query(event), CUDA_ERROR_NOT_READY);
+        }
+        CHECK(a[0] == way && fakecu_pending((uintptr_t)stream) == 2);
+        bool released = false;
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, release_soon, &released) == 0);
+        char *b = managed(64);
+        OK(way == 0   ? cu.stream_synchronize(stream)
+           : way == 1 ? cu.event_synchronize(event)
+           : way == 2 ? cu.ctx_synchronize()
+                      : cu.mem_free((CUdeviceptr)b));
+        CHECK(released && a[0] == way + 1);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+}
+
 static void test_streams_and_events_order_work(void) {
     start(2);
     CUkernel set = kernel_new("fakecu_test_fill");
@@ -579,6 +617,7 @@ int main(int argc, char **argv) {
         TEST(devices),
         TEST(contexts),
         TEST(work_waits_to_be_waited_for),
+        TEST(held_work_takes_until_it_is_released),
         TEST(streams_and_events_order_work),
         TEST(copies),
         TEST(launch_arguments),

@@ -660,7 +660,7 @@ static bool all_refuse(um_block *block, um_block *wrapped, um_stream *side, um_w
         um_work_begin(legacy, &access, 1, &err),
         um_device_export(wrapped, NULL, &wait, &err),
         um_device_mark(block, &err),
-        um_stream_synchronize(legacy, &err),
+        um_stream_synchronize(legacy, true, &err),
         um_context_synchronize(ctx, &err),
         um_pool_trim(ctx, &bytes, &err),
         um_block_new(ctx, 1, 0, nowhere, &mine, &err),
@@ -701,7 +701,7 @@ static void fake_fork_refuses(void) { /* rule 7 */
     void *memory = FAKE(fakecu_device_alloc)(4096, 0);
     UM_REQUIRE(ok(um_block_wrap(ctx, memory, 4096, 0, count_release, &released, &wrapped, &err), &err));
     um_wait wait = fill(wrapped, side, 7, false);
-    UM_CHECK(ok(um_stream_synchronize(side, &err), &err));
+    UM_CHECK(ok(um_stream_synchronize(side, true, &err), &err));
     wait = fill(block, get_stream(UM_STREAM_LEGACY), 7, false);
     UM_CHECK(ok(um_stream_wait_stream(side, get_stream(UM_STREAM_LEGACY), &err), &err)); /* makes its event */
     um_wait before;
@@ -838,7 +838,7 @@ static void fake_work_during_a_wait_is_not_done(void) { /* rule 2 */
 
     wait = fill(block, legacy, 2, false);
     meanwhile = fill_late;
-    UM_CHECK(ok(um_stream_synchronize(legacy, &err), &err));
+    UM_CHECK(ok(um_stream_synchronize(legacy, true, &err), &err));
     check_late_is_pending();
 
     um_stream_handle handle = make_handle();

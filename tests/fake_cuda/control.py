@@ -27,6 +27,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "set_managed_limit": (None, [c_size_t]),
     "set_attribute": (None, [c_int, c_int, c_int]),
     "set_query_mode": (None, [c_int]),
+    "hold": (None, [c_int]),
     "fail": (None, [c_char_p, c_ulong, c_int, c_int]),
     "fail_nth_call": (None, [c_ulong, c_int]),
     "last_failed": (c_char_p, []),
@@ -138,6 +139,9 @@ class FakeCuda:
 
     def set_query_mode(self, mode: int) -> None:
         self._do("set_query_mode", mode)
+
+    def hold(self, on: bool) -> None:
+        self._do("hold", on)
 
     # --- faults
 

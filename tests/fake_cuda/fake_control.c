@@ -199,12 +199,14 @@ void fakecu_reset_faults(void) {
     fake_lock();
     fake_fault_reset();
     fake.query_mode = 1;
+    fake_set_held(false);
     fake.managed_limit = 0;
     fake_unlock();
 }
 
 void fakecu_reset(void) {
     fake_lock();
+    fake_set_held(false);
     fake_run_all_work();
     fake_work_finished();
     fakecu_reset_faults();
@@ -233,6 +235,7 @@ void fakecu_shutdown(void) {
     fake_stack_reset();
     fake.initialised = false;
     fake.query_mode = 1;
+    fake_set_held(false);
     fake.managed_limit = 0;
     fake.leaked = 0;
     clear_counters();

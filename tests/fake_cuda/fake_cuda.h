@@ -43,7 +43,7 @@ void fakecu_touch(const void *ptr, size_t size, bool write);
 /* Forgets everything: destroys all objects, pending work included, re-reads the environment.
  * cuInit is needed again. */
 FAKECU_API void fakecu_shutdown(void);
-/* Drops faults, the sticky error, the limit, the query mode and counters; runs pending work.
+/* Drops faults, the sticky error, the limit, the query mode, the hold and counters; runs pending work.
  * Objects stay. */
 FAKECU_API void fakecu_reset(void);
 /* The same, but counters stay and pending work stays pending. */
@@ -63,6 +63,9 @@ FAKECU_API void fakecu_set_attribute(int device, int attribute, int value);
 /* What cuStreamQuery and cuEventQuery do after answering CUDA_ERROR_NOT_READY: 0 nothing, 1 run
  * the work (default), 2 run one item. */
 FAKECU_API void fakecu_set_query_mode(int mode);
+/* While on, work takes for ever: queries answer CUDA_ERROR_NOT_READY and run nothing, and calls that wait for work block
+ * until it is off. Not for fakecu_step and fakecu_run_all, which abort meanwhile. */
+FAKECU_API void fakecu_hold(int on);
 
 /* --- faults ---------------------------------------------------------- */
 
@@ -87,7 +90,7 @@ FAKECU_API void fakecu_set_sticky(int code);
 /* Calls of a symbol ("cuMemFree") or of a field of um_driver ("mem_prefetch_location") since the
  * last reset. Aborts when unknown. */
 FAKECU_API unsigned long fakecu_calls(const char *name);
-/* Counters since the last reset: calls, launches, waits, executed, to_device_bytes,
+/* Counters since the last reset: calls, launches, waits (calls that wait for work or ask for it), executed, to_device_bytes,
  * to_host_bytes, host_fault_bytes, link_bytes, peer_bytes, peer_link_bytes, evicted_bytes,
  * copied_bytes. Aborts when unknown. */
 FAKECU_API unsigned long long fakecu_counter(const char *name);

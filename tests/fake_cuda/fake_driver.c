@@ -12,6 +12,7 @@
 fake_state fake;
 
 static pthread_mutex_t lock;
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 
 typedef void (*entry_point)(void);
@@ -60,6 +61,17 @@ void fake_lock(void) {
 }
 
 void fake_unlock(void) { pthread_mutex_unlock(&lock); }
+
+void fake_wait_until_released(void) {
+    while (fake.held) {
+        pthread_cond_wait(&released, &lock);
+    }
+}
+
+void fake_set_held(bool held) {
+    fake.held = held;
+    pthread_cond_broadcast(&released);
+}
 
 _Noreturn void fake_unmodelled(const char *call, const char *format, ...) {
     va_list args;

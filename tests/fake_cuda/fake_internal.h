@@ -165,6 +165,7 @@ typedef struct fake_state {
     bool initialised; /* cuInit has succeeded */
     int pid;          /* of the process that loaded the library */
     int query_mode;
+    bool held; /* queued work does not run, and who waits for it waits (fakecu_hold) */
     size_t managed_limit;
     CUresult sticky;
 
@@ -219,6 +220,9 @@ const char *fake_call_symbol(fake_call_id id);
 const char *fake_call_field(fake_call_id id);
 void fake_lock(void);
 void fake_unlock(void);
+/* Waits until work runs again. The caller holds the lock once; others get it meanwhile. */
+void fake_wait_until_released(void);
+void fake_set_held(bool held);
 
 /* Injected result for this call, CUDA_SUCCESS for none (fake_fault.c). */
 CUresult fake_fault_next(fake_call_id id, const void *from);

@@ -88,6 +88,7 @@ void fake_item_free(fake_item *item) {
 
 void fake_submit(fake_stream *stream, fake_item *item) {
     if (stream->count >= QUEUE_LIMIT) {
+        fake_wait_until_released();
         fake_run_one(stream);
     }
     item->seq = ++fake.next_seq;
@@ -156,6 +157,7 @@ bool fake_run_one(fake_stream *stream) {
 
 void fake_run_until(fake_stream *stream, uint64_t seq) {
     while (stream->head != NULL && stream->head->seq <= seq) {
+        fake_wait_until_released();
         fake_run_one(stream);
     }
 }
@@ -235,6 +237,12 @@ void fake_streams_clear(void) {
 
 /* --- for the tests --------------------------------------------------- */
 
+void fakecu_hold(int on) {
+    fake_lock();
+    fake_set_held(on != 0);
+    fake_unlock();
+}
+
 fake_stream *fake_stream_for_control(const char *name, uintptr_t stream, int device) {
     if (stream <= 2) {
         if (!fake_device_valid(device)) {
@@ -269,8 +277,15 @@ long fakecu_pending(uintptr_t stream) {
     return count;
 }
 
+static void refuse_when_held(const char *name) {
+    if (fake.held) {
+        fake_unmodelled(name, "work is held");
+    }
+}
+
 int fakecu_step(uintptr_t stream) {
     fake_lock();
+    refuse_when_held("fakecu_step");
     fake_stream *s = stream == FAKECU_ALL_STREAMS ? oldest_pending()
                                                   : fake_stream_for_control("fakecu_step", stream, current_device());
     const bool ran = s != NULL && fake_run_one(s);
@@ -280,6 +295,7 @@ int fakecu_step(uintptr_t stream) {
 
 void fakecu_run_all(void) {
     fake_lock();
+    refuse_when_held("fakecu_run_all");
     fake_run_all_work();
     fake_unlock();
 }

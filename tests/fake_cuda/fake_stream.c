@@ -12,6 +12,9 @@ static fake_event *event_of(fake_guard *call, CUevent handle) {
 }
 
 static CUresult answer_query(fake_stream *stream, uint64_t seq) {
+    if (fake.held) {
+        return CUDA_ERROR_NOT_READY;
+    }
     if (fake.query_mode == 1) {
         fake_run_until(stream, seq);
     }
@@ -91,6 +94,7 @@ CUresult fake_stream_query(CUstream handle) {
     if (stream == NULL) {
         return call.result;
     }
+    fake.counters.waits++;
     if (stream->head != NULL) {
         return answer_query(stream, UINT64_MAX);
     }
@@ -254,6 +258,7 @@ CUresult fake_event_query(CUevent handle) {
     if (fake.sticky != CUDA_SUCCESS) {
         return fake.sticky;
     }
+    fake.counters.waits++;
     if (event->record != NULL && !event->record->done) {
         return answer_query(event->record->stream, event->record->seq);
     }

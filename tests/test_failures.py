@@ -671,6 +671,8 @@ UNNOTICED = {
     ("list_archs", "cuDeviceGetAttribute"), ("um_cuda_device_info", "cuDeviceGetAttribute"),
     # given back all the same, and where no exception can come from
     ("um_cuda_mem_free", "cuMemFree"), ("um_cuda_stream_destroy", "cuStreamDestroy"),
+    # the memory goes on waiting
+    ("um_cuda_event_query", "cuEventQuery"),
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@
 
 #define MINUS_ONE_RETURNED(CALL)                                                                                       \
     CALL(PyCapsule_SetContext) CALL(PyCapsule_SetDestructor) CALL(PyCapsule_SetName) CALL(PyContextVar_Get)            \
-    CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsSsize_t)   \
+    CALL(PyDict_SetItem) CALL(PyDict_SetItemString) CALL(PyList_Append) CALL(PyLong_AsSize_t) CALL(PyLong_AsUnsignedLong) CALL(PyLong_AsSsize_t)   \
     CALL(PyModule_AddFunctions) CALL(PyModule_AddObjectRef) CALL(PyModule_AddStringConstant) CALL(PyModule_AddType)    \
     CALL(PyNumber_AsSsize_t) CALL(PyObject_GetBuffer) CALL(PyObject_IsTrue) CALL(PyObject_SetAttr)                     \
     CALL(PyObject_SetAttrString) CALL(PyObject_SetItem) CALL(PySequence_Contains) CALL(PySlice_Unpack)                 \
@@ -100,8 +100,9 @@
     CALL(PyGC_Collect) CALL(PyGILState_Check) CALL(PyGILState_Ensure) CALL(PyGILState_Release) CALL(PyIndex_Check)     \
     CALL(PyMem_Free) CALL(PyMem_RawFree) CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)            \
     CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track)              \
-    CALL(PyObject_GC_UnTrack) CALL(PySequence_Size) CALL(PySlice_AdjustIndices) CALL(PyType_GetModuleState)            \
-    CALL(PyType_IsSubtype) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
+    CALL(PyObject_GC_UnTrack) CALL(PySequence_Size) CALL(PySlice_AdjustIndices) CALL(PyErr_CheckSignals) CALL(PyErr_NormalizeException) CALL(PyException_GetTraceback)          \
+    CALL(PyException_SetTraceback) CALL(PyInterpreterState_Get) CALL(PyInterpreterState_Main) CALL(PyType_GetModuleState)            \
+    CALL(PyType_IsSubtype) CALL(Py_AddPendingCall) CALL(PyThread_get_thread_ident) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
     CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
 
 /* clang-format on */

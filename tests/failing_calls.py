@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -63,6 +64,13 @@ def hook(path: str) -> None:
     address.argtypes = [ctypes.py_object, ctypes.c_char_p]
     table = address(np._core._multiarray_umath._ARRAY_API, None)
     wrong = library().failing_calls_hook(path.encode(), table)
+    # What CPython's macros call differs between its versions; the lists are complete for the one that CI runs.
+    if (
+        wrong is not None
+        and sys.version_info[:2] != (3, 11)
+        and wrong.lstrip(b"_").startswith(b"Py")
+    ):
+        wrong = None
     assert wrong is None, (
         f"neither to fail nor known as infallible in {SOURCE.name}: {wrong.decode()}"
     )

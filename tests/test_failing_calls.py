@@ -19,6 +19,8 @@ from support import RECORD, Exporter, allocated, sample
 from test_failures import COUNT, VARYING, Stage, value
 from test_failures import SCENARIOS as DRIVER_SCENARIOS
 
+pytestmark = pytest.mark.backends("host", "fake")
+
 
 class SmallStage:
     """A few small arrays of several kinds, and one that owns its pages."""

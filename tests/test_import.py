@@ -432,6 +432,16 @@ class TestCudaArrayInterface:
         with pytest.raises(ValueError, match="read-only"):
             a[0] = 1
 
+    def test_a_shape_within_the_dtype_is_none_of_the_arrays(self, umem):
+        base = umem.zeros(24, "f4")
+        entry = cai(address(base), shape=(4,), typestr="|V24")
+        entry["descr"] = [("", "<f4", (2, 3))]
+        a = umem.asarray(Interface(entry))
+        assert a.dtype == np.dtype("V24")
+        assert a.read().shape == a.shape == (4,)
+        with pytest.raises(ValueError, match="typestr.*shape"):
+            umem.asarray(Interface(cai(address(base), shape=(4,), typestr="(2,3)<f4")))
+
     def test_records(self, umem):
         base = umem.array(sample(RECORD))
         entry = base.__cuda_array_interface__

@@ -561,10 +561,12 @@ if child == 0:
     refused = [name for name in SCENARIOS if answers[name] is RuntimeError and expected[name] is not RuntimeError]
     print(len(refused), sorted({"operator", "zeros", "numpy", "prefetch", "flags"} & set(refused)))
 else:
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, status
     for stage in stages.values():
         stage.check()
-"""
+""",
+            PYTHONFAULTHANDLER="1",
         )
         count, names = out.split(maxsplit=1)
         if backend == "host":

@@ -170,6 +170,11 @@ static PyArray_Descr *read_typestr(PyObject *dict) {
         }
         return NULL;
     }
+    if (PyDataType_HASSUBARRAY(descr)) {
+        PyErr_Format(PyExc_ValueError, CAI ": typestr %R has a shape of its own; put it into `shape`", typestr);
+        Py_DECREF(descr);
+        return NULL;
+    }
     PyObject *fields = descr->kind == 'V' ? cai_field(dict, "descr", false) : NULL;
     if (fields == NULL && PyErr_Occurred()) {
         Py_DECREF(descr);
@@ -183,7 +188,7 @@ static PyArray_Descr *read_typestr(PyObject *dict) {
                 return NULL;
             }
             PyErr_Clear(); /* the bytes are right all the same */
-        } else if (PyDataType_ELSIZE(record) == PyDataType_ELSIZE(descr)) {
+        } else if (PyDataType_ELSIZE(record) == PyDataType_ELSIZE(descr) && !PyDataType_HASSUBARRAY(record)) {
             Py_SETREF(descr, record);
         } else {
             Py_DECREF(record);

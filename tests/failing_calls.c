@@ -101,7 +101,7 @@
     CALL(PyMem_Free) CALL(PyMem_RawFree) CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)            \
     CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track)              \
     CALL(PyObject_GC_UnTrack) CALL(PySequence_Size) CALL(PySlice_AdjustIndices) CALL(PyErr_CheckSignals) CALL(PyErr_NormalizeException) CALL(PyException_GetTraceback)          \
-    CALL(PyException_SetTraceback) CALL(PyInterpreterState_Get) CALL(PyInterpreterState_Main) CALL(PyType_GetModuleState)            \
+    CALL(PyException_SetTraceback) CALL(PyInterpreterState_Get) CALL(PyInterpreterState_Main) CALL(PyType_GetModule) CALL(PyType_GetModuleState)            \
     CALL(PyType_IsSubtype) CALL(Py_AddPendingCall) CALL(PyThread_get_thread_ident) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
     CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
 

@@ -257,7 +257,7 @@ SMALL_SCENARIOS = {
     "prefetch nothing": lambda s: s.umem.prefetch([], "cpu"),
     "prefetch what is no array": lambda s: s.umem.prefetch([s.a, 5], "cpu"),
     "advise by keywords": lambda s: s.a.advise(advice="read_mostly", where=None),
-    "discard a part": lambda s: s.a[: COUNT // 2].discard(),
+    "discard a part": lambda s: s.umem.ones(COUNT, "f4")[: COUNT // 2].discard(),
     "home of a view": lambda s: setattr(s.a[5:], "home", "cpu"),
     "home of a small array": lambda s: setattr(s.small, "home", "cpu"),
     "no home": lambda s: setattr(s.a, "home", None),

@@ -559,7 +559,8 @@ child = os.fork()
 if child == 0:
     answers = {name: outcome(SCENARIOS[name], stage) for name, stage in stages.items()}
     refused = [name for name in SCENARIOS if answers[name] is RuntimeError and expected[name] is not RuntimeError]
-    print(len(refused), sorted({"operator", "zeros", "numpy", "prefetch", "flags"} & set(refused)))
+    print(len(refused), sorted({"operator", "zeros", "numpy", "prefetch", "flags"} & set(refused)), flush=True)
+    os._exit(0) # the exit handlers of NVIDIA's driver may crash in a child (seen on an H200, driver 580.159)
 else:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == 0, status

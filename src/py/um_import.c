@@ -188,7 +188,7 @@ static PyArray_Descr *read_typestr(PyObject *dict) {
                 return NULL;
             }
             PyErr_Clear(); /* the bytes are right all the same */
-        } else if (PyDataType_ELSIZE(record) == PyDataType_ELSIZE(descr) && !PyDataType_HASSUBARRAY(record)) {
+        } else if (PyDataType_ELSIZE(record) == PyDataType_ELSIZE(descr)) {
             Py_SETREF(descr, record);
         } else {
             Py_DECREF(record);

@@ -147,8 +147,7 @@ IN_COPY := --timeout=300 --capture=sys -p no:cacheprovider
 ASAN := export UMEM_SANITIZE=address,undefined;
 TSAN := export UMEM_SANITIZE=thread;
 
-# The files that have been through it since the suite has grown; ASAN_TESTS=tests is all of them.
-ASAN_TESTS ?= $(addprefix tests/test_,buffer.py c.py coherence.py creation.py demo.py display.py dlpack.py failing_calls.py)
+ASAN_TESTS ?= tests
 check-sanitize: $(VENV)/.extra-test build
 	$(call copy_tree,asan)
 	cd build/asan && $(ASAN) $(BUILD_IN_PLACE)

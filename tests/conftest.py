@@ -187,6 +187,7 @@ def umem(backend, request):
         _copies[backend].setdefault(name, sys.modules[name])
     request.node.funcargs.clear()  # arrays that other fixtures made
     package.set_limit(None)
+    package.on_out_of_memory(None)
     collect_garbage()
     package.synchronize()
     package.trim()

@@ -56,8 +56,8 @@
     CALL(PyLong_AsLongAndOverflow) CALL(PyLong_AsLongLongAndOverflow)
 
 #define NULL_WITHOUT_EXCEPTION(CALL)                                                                                   \
-    CALL(PyMem_Malloc) CALL(malloc) CALL(calloc) CALL(aligned_alloc) CALL(fopen) CALL(fopen64) CALL(fgets)             \
-    CALL(tsearch)
+    CALL(PyMem_Malloc) CALL(malloc) CALL(calloc) CALL(realloc) CALL(aligned_alloc) CALL(fopen) CALL(fopen64)            \
+    CALL(fgets) CALL(tsearch)
 
 #define MINUS_ONE_WITHOUT_EXCEPTION(CALL)                                                                              \
     CALL(mmap) CALL(madvise) CALL(mincore) CALL(open) CALL(open64) CALL(pread) CALL(pread64) CALL(getdelim)            \
@@ -100,9 +100,10 @@
     CALL(PyGC_Collect) CALL(PyGILState_Check) CALL(PyGILState_Ensure) CALL(PyGILState_Release) CALL(PyIndex_Check)     \
     CALL(PyMem_Free) CALL(PyMem_RawFree) CALL(PyModuleDef_Init) CALL(PyModule_GetState) CALL(PyOS_snprintf)            \
     CALL(PyObject_CheckBuffer) CALL(PyObject_ClearWeakRefs) CALL(PyObject_GC_Del) CALL(PyObject_GC_Track)              \
-    CALL(PyObject_GC_UnTrack) CALL(PySequence_Size) CALL(PySlice_AdjustIndices) CALL(PyErr_CheckSignals) CALL(PyErr_NormalizeException) CALL(PyException_GetTraceback)          \
-    CALL(PyException_SetTraceback) CALL(PyInterpreterState_Get) CALL(PyInterpreterState_Main) CALL(PyType_GetModule) CALL(PyType_GetModuleState)            \
-    CALL(PyType_IsSubtype) CALL(Py_AddPendingCall) CALL(PyThread_get_thread_ident) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
+    CALL(PyObject_GC_UnTrack) CALL(PyObject_Init) CALL(PySequence_Size) CALL(PySlice_AdjustIndices)                    \
+    CALL(PyErr_CheckSignals) CALL(PyErr_NormalizeException) CALL(PyException_GetTraceback) CALL(PyException_SetTraceback)        \
+    CALL(PyInterpreterState_Get) CALL(PyInterpreterState_Main) CALL(Py_AddPendingCall) CALL(PyThread_get_thread_ident) CALL(PyType_GetModule) CALL(PyType_GetModuleState)                                 \
+    CALL(PyType_IsSubtype) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
     CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
 
 /* clang-format on */

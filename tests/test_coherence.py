@@ -537,37 +537,69 @@ class TestRule4OtherLibraries:
         assert b[count - 1] == 21
 
 
+def place(a) -> int:
+    """Address of the array, leaving no host view behind."""
+    return np.asarray(a).ctypes.data
+
+
 class TestRule5Reuse:
-    """Freed memory goes back only when nothing can be using it."""
+    """Freed memory is reused in order, or only when nothing can be using it."""
 
     @pytest.mark.backends("fake")
-    def test_memory_in_use_by_a_kernel_waits_for_it(self, umem, fake):
-        gc.collect()
-        umem.synchronize()
-        live = fake.live("managed")
-        a = umem.zeros(100_000, dtype=np.float32)
-        b = umem.zeros(100_000, dtype=np.float32)
-        umem.synchronize()
-        umem.add(a, 1, out=b)
-        del a, b
-        assert fake.live("managed") == live + 2
-        assert umem.memory_stats()["waiting_bytes"] > 0
-        umem.synchronize()
-        assert fake.live("managed") == live
-        assert umem.memory_stats()["waiting_bytes"] == 0
+    def test_memory_in_use_by_a_kernel_is_reused_in_order(self, umem, fake):
+        """At once, and the new owner waits for the old work: on the host, and on another stream."""
+        for use in ("host", "stream"):
+            a = umem.zeros(100_000, "f4")
+            umem.synchronize()
+            where = place(a)
+            umem.add(a, 1, out=a)
+            del a
+            assert fake.pending() > 0
+            assert umem.memory_stats()["waiting_bytes"] > 0
+            b = umem.empty(100_000, "f4")
+            assert place(b) == where
+            if use == "host":
+                b.numpy()[:] = 7
+            else:
+                stream = fake.stream_create()
+                with umem.stream(stream):
+                    b.fill(7)
+                    while fake.step(stream):
+                        pass
+                fake.stream_destroy(stream)
+            fake.run_all()
+            assert (b.read() == 7).all()
+            del b
+            umem.synchronize()
+            assert umem.memory_stats()["waiting_bytes"] == 0
+
+    @pytest.mark.backends("fake")
+    def test_no_event_is_recorded_when_the_stream_is_the_same(self, umem, fake):
+        a = umem.ones(100_000, "f4")
+        a + 1
+        events, allocations = fake.calls("cuEventRecord"), fake.calls("cuMemAllocManaged")
+        for i in range(1000):
+            b = a + i
+            del b
+        assert fake.pending() > 0
+        assert fake.calls("cuEventRecord") == events
+        assert fake.calls("cuMemAllocManaged") == allocations
+        assert (a + 9).read()[0] == 10
 
     @pytest.mark.backends("fake")
     def test_memory_handed_to_another_library_waits_for_a_full_synchronise(self, umem, fake):
-        gc.collect()
-        umem.synchronize()
-        live = fake.live("managed")
-        a = umem.zeros(100_000, dtype=np.float32)
+        umem.trim()
+        a = umem.zeros(100_000, "f4")
+        where = place(a)
         assert a.__cuda_array_interface__
-        umem.synchronize()
+        umem.Stream(0).synchronize()
         del a
-        assert fake.live("managed") == live + 1
+        b = umem.empty(100_000, "f4")
+        assert place(b) != where
+        del b
         umem.synchronize()
-        assert fake.live("managed") == live
+        arrays = [umem.empty(100_000, "f4") for _ in range(3)]
+        assert where in map(place, arrays)
 
     @gpu_only
     def test_values_survive_the_free(self, umem, count):

@@ -9,7 +9,9 @@ import copy
 import functools
 import gc
 import inspect
+import io
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -78,6 +80,39 @@ def beyond_the_limit(s):
     except s.umem.OutOfMemoryError as error:
         return [error.requested, error.limit]
     finally:
+        s.umem.set_limit(None)
+
+
+def scope(s):
+    with s.umem.memory_scope() as m:
+        s.umem.empty(300_000, "u1")
+    return m.allocated
+
+
+def recording(s):
+    file = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there was no memory for the log
+        with s.umem.record_allocations(file):
+            s.umem.empty(300_000, "u1")
+    assert file.getvalue().startswith("umem-allocations 1\n")
+    return s.umem._core.log_end()
+
+
+def room_is_made(s):
+    asked = []
+
+    def make_room(requested_bytes, device):
+        asked.append(requested_bytes)
+        s.umem.set_limit(None)
+        return True
+
+    try:
+        s.umem.on_out_of_memory(make_room)
+        s.umem.set_limit(1 << 20)
+        return [s.umem.empty(1 << 21, "u1").size, *asked]
+    finally:
+        s.umem.on_out_of_memory(None)
         s.umem.set_limit(None)
 
 
@@ -209,9 +244,14 @@ SMALL_SCENARIOS = {
                                                                                  ("preferred_location", "cpu"), ("unset_read_mostly", None))],
     "residency of a part": lambda s: s.umem._core.residency(s.a[100:20000])[:2],
     "memory_stats of a device": lambda s: s.umem.memory_stats(0),
+    "all of memory_stats": lambda s: len(s.umem.memory_stats()),
+    "a scope": scope,
+    "a recording": recording,
     "limits": lambda s: (s.umem.set_limit(1 << 40), s.umem.set_limit("512GiB", device=0), s.umem.get_limit(), s.umem.set_limit(None, device=0)),
     "reset the peak": lambda s: (s.umem.reset_peak_memory_stats() if hasattr(s.umem, "reset_peak_memory_stats") else s.umem._core.reset_peak()),
     "beyond the limit": beyond_the_limit,
+    "room is made": room_is_made,
+    "no function": lambda s: s.umem.on_out_of_memory(5),
     "loops": lambda s: [str(s.umem._core.op_loops(name)) for name in ("add", "negative", "true_divide")],
     "no loops": lambda s: s.umem._core.op_loops("no"),
     "extent": lambda s: s.umem._core.extent(s.small[::-1, ::2])[1],
@@ -272,7 +312,7 @@ SCENARIOS = {**DRIVER_SCENARIOS, **SMALL_SCENARIOS}
 del SCENARIOS["large zeros"]  # the same calls as "zeros"
 
 #: besides those of test_failures.py: what is allocated meanwhile counts
-VARYING_TOO = {"memory_stats of a device", "no such location"}
+VARYING_TOO = {"memory_stats of a device", "no such location", "all of memory_stats", "a recording"}
 
 
 @pytest.fixture
@@ -351,11 +391,34 @@ def test_calls_do_fail(umem, failing):
     names = set()
     for n in range(1, 200):
         with contextlib.suppress(MemoryError):
-            failing.run(n, lambda: (a + 1, a.numpy(), umem.zeros((2, 3), "i2")))
+            failing.run(
+                n, lambda: (umem.trim(), umem.zeros((1 << 20, 1), "i1"), a + 1, a.flags, a.numpy())
+            )
         if failing.failed is None:
             break
         names.add(failing.failed)
-    assert {"_PyObject_GC_New", "NewFromDescr", "DescrConverter", "calloc", "tsearch"} <= names
+    assert {"_PyObject_GC_New", "NewFromDescr", "DescrConverter", "calloc"} <= names
+
+
+def test_no_memory_for_the_parts_of_a_new_slab(umem, failing):
+    """However many unused structs are left, which are made 63 at a time: a slab that cannot be cut is not kept."""
+    structs = []
+    for n in range(1, 100):
+        last = True
+        for _ in range(64):
+            structs.append(umem.empty(0))
+            umem.trim()
+            with contextlib.suppress(MemoryError):
+                failing.run(n, lambda: umem.empty(1 << 20, "u1"), onwards=True)
+            last = last and failing.failed is None
+            a = umem.empty(1 << 20, "u1")
+            a[-1] = 1
+            assert a[-1] == 1
+            del a
+        if last:
+            break
+    else:
+        raise AssertionError("never ends")
 
 
 class TestOpening:
@@ -398,7 +461,8 @@ for onwards in (False, True):
         raise AssertionError("never ends")
 print(refused, survived)
 """,
-            UMEM_ALLOC_CONF="limit:1GiB",
+            UMEM_ALLOC_CONF="limit:1GiB,gc_threshold:80%,slab:4MiB,large_page:1MiB,max_split:64MiB,numa:off",
+            UMEM_NUMA_NODES="0-3",
         )
         refused, survived = map(int, out.split())
         assert refused > 100

@@ -425,6 +425,7 @@ for stream in (umem.Stream(0, device=0), umem.Stream(others, device=0)):
         interrupt("first", lambda: b.__iadd__(1)[0])
         fake.hold(False)
     b = umem.synchronize()
+    umem.trim()
     for exported in (False, True):
         for way, action in ways.items():
             name = (way, stream.handle, exported)

@@ -19,7 +19,8 @@ PUBLIC = {
     "placement": ["prefetch"],
     "streams": ["stream", "deferred", "synchronize", "Stream"],
     "kernels": ["add", "subtract", "multiply", "true_divide", "negative", "axpy"],
-    "memory": ["memory_stats", "memory_summary", "set_limit", "get_limit", "trim", "reset_peak"],
+    "memory": ["memory_stats", "memory_summary", "memory_scope", "record_allocations", "set_limit", "get_limit", "trim",
+               "reset_peak", "on_out_of_memory"],
     "system": ["devices", "info", "__version__"],
     "errors": ["CudaError", "OutOfMemoryError", "DriverNotFoundError"],
 }  # fmt: skip

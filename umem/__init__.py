@@ -43,6 +43,7 @@ from umem._core import (
     multiply,
     ndarray,
     negative,
+    on_out_of_memory,
     prefetch,
     reset_peak,
     set_limit,
@@ -67,7 +68,7 @@ from umem._creation import (
     zeros,
     zeros_like,
 )
-from umem._memory import memory_summary
+from umem._memory import memory_scope, memory_summary, record_allocations
 from umem._residency import Residency
 from umem._streams import deferred, stream
 
@@ -87,7 +88,8 @@ __all__ = [
     # kernels
     "add", "axpy", "multiply", "negative", "subtract", "true_divide",
     # memory
-    "get_limit", "memory_stats", "memory_summary", "reset_peak", "set_limit", "trim",
+    "get_limit", "memory_scope", "memory_stats", "memory_summary", "on_out_of_memory", "record_allocations",
+    "reset_peak", "set_limit", "trim",
     # system
     "__version__", "devices", "info",
     # errors

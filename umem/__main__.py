@@ -1,4 +1,4 @@
-"""`python -m umem info [--json]` and `python -m umem demo`."""
+"""`python -m umem info`, `demo` and `bench`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 _USAGE = """\
 usage: python -m umem info [--json]   what umem found on this machine
        python -m umem demo            train a classifier on one array that NumPy and PyTorch share
+       python -m umem bench replay FILE [--peer torch|cupy|rmm|numpy] [--repeat N]
+                                      time the allocations that umem.record_allocations wrote
 """
 
 
@@ -19,6 +21,10 @@ def main(arguments: list[str]) -> int:
             from umem import _demo
 
             return _demo.main()
+        case ["bench", *rest]:
+            from umem import _bench
+
+            return _bench.main(rest)
         case ["-h" | "--help"]:
             print(_USAGE, end="")
             return 0

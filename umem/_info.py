@@ -31,6 +31,7 @@ def report(facts: dict[str, Any]) -> str:
         ("limit", "none" if limit is None else format_size(limit)),
         ("Python", f"{platform.python_version()}, NumPy {np.__version__}, {platform.platform()}"),
         ("page size", format_size(facts["page_size"])),
+        ("NUMA nodes", _nodes(facts)),
         ("devices", str(len(facts["devices"])) if facts["devices"] else "none"),
     ]
     lines = [f"{name:<10} {value}" for name, value in rows]
@@ -43,6 +44,14 @@ def _driver(facts: dict[str, Any]) -> str:
     if facts["driver"] is None:
         return "none in use"
     return f"CUDA {facts['driver_version']} from {facts['library']}"
+
+
+def _nodes(facts: dict[str, Any]) -> str:
+    nodes = ", ".join(map(str, facts["numa_nodes"]))
+    if len(facts["numa_nodes"]) < 2 or not facts["devices"]:
+        return nodes
+    where = "next to their GPU" if facts["numa"] else "anywhere (numa:off)"
+    return f"{nodes}; pages on the host are made {where}"
 
 
 def _device(device: dict[str, Any]) -> list[str]:

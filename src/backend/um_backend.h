@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/um_numa.h"
 #include "core/um_location.h"
 #include "core/um_status.h"
 
@@ -84,7 +85,8 @@ typedef struct um_backend_ops {
      * CUDA's driver does in practice but promises nowhere, so only speed may depend on it. CUDA: managed memory of
      * `device`, unmapped in forked children, accessed-by `device` from birth when size is a page group (64 KiB) or
      * more, and given the preferred location `home` when that is set (the block then is at least a page group);
-     * a device without concurrent access takes no advice. Fresh host memory is zero; fresh CUDA memory is not.
+     * a device without concurrent access takes no advice. On hosts with several NUMA nodes, pages that the host has are
+     * made on the node next to `device`, or the one that `home` names. Fresh host memory is zero; fresh CUDA memory is not.
      * Fails with UM_ERR_OUT_OF_MEMORY, UM_ERR_VALUE for a home that is not there, or UM_ERR_UNSUPPORTED for a NUMA
      * home on a driver before CUDA 12.2. */
     UM_MUST_CHECK um_status (*mem_alloc)(um_backend *backend, size_t size, int device, um_location home, void **out,
@@ -173,6 +175,7 @@ struct um_backend {
     int device_count;
     int driver_version; /* e.g. 13000; 0 on the host backend */
     bool concurrent;    /* every device has concurrentManagedAccess (true on the host backend) */
+    um_numa numa;       /* changed by nobody once the context is in use */
     char driver_path[512];
 };
 

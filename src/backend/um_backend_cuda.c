@@ -185,6 +185,12 @@ static um_status get_attribute_bool(const um_cuda_backend *cuda, CUdevice handle
     return status;
 }
 
+/* -1 when the driver cannot say. */
+static int read_numa_node(const um_cuda_backend *cuda, CUdevice handle) {
+    int node = -1;
+    return cuda->driver->device_get_attribute(&node, ATTRIBUTE_HOST_NUMA_ID, handle) == CUDA_SUCCESS ? node : -1;
+}
+
 static void format_uuid(const CUuuid *uuid, char *out, size_t size) {
     unsigned char b[16];
     memcpy(b, uuid->bytes, sizeof(b));
@@ -254,9 +260,7 @@ um_status um_cuda_device_info(um_backend *backend, int device, um_device_info *o
     if (status != UM_OK) {
         return status;
     }
-    if (cuda->driver->device_get_attribute(&info.numa_node, ATTRIBUTE_HOST_NUMA_ID, handle) != CUDA_SUCCESS) {
-        info.numa_node = -1;
-    }
+    info.numa_node = read_numa_node(cuda, handle);
     *out = info;
     return UM_OK;
 }
@@ -272,6 +276,9 @@ static um_status read_device(um_cuda_backend *cuda, int device, um_error *err) {
     if (status == UM_OK) {
         status = get_attribute_bool(cuda, entry->handle, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
                                     &entry->concurrent, err);
+    }
+    if (status == UM_OK) {
+        entry->numa_node = read_numa_node(cuda, entry->handle);
     }
     return status;
 }
@@ -401,6 +408,7 @@ static um_status make_backend(um_driver *driver, um_cuda_backend **out, um_error
     cuda->base.ops = &cuda_ops;
     cuda->base.device_count = driver->device_count;
     cuda->base.driver_version = driver->version;
+    um_numa_read(&cuda->base.numa, NULL);
     memcpy(cuda->base.driver_path, driver->path, sizeof(cuda->base.driver_path));
     *out = cuda;
     return UM_OK;

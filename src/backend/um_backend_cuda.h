@@ -13,6 +13,7 @@ typedef struct um_cuda_device {
     CUdevice handle;
     bool managed;    /* has managed memory */
     bool concurrent; /* host and device may use managed memory at once; advice and prefetch need it */
+    int numa_node;   /* of the host, next to the device; -1 when unknown */
     /* Primary context, retained at first use and released by close; NULL before. Written under lock. */
     _Atomic(CUcontext) context;
     /* Non-blocking, for the calls that refuse the legacy stream; made at first use, NULL before. Written under lock. */

@@ -61,13 +61,26 @@ static um_status keep_from_children(um_range range, um_error *err) {
                         strerror(errno));
 }
 
+/* Pages that the host will have. Where a home is to be on one node, the driver is told too. */
+static void choose_node(const um_cuda_backend *cuda, um_range range, int device, um_location home) {
+    if (home.kind == UM_LOCATION_NUMA) {
+        um_numa_place(&cuda->base.numa, range.ptr, range.size, home.id);
+    } else if (!cuda->base.numa.off) {
+        um_numa_place(&cuda->base.numa, range.ptr, range.size, cuda->devices[device].numa_node);
+    }
+}
+
 /* Advice is nearly free now and costs up to 36 ms per GiB once pages exist (src/README.md). Accessed-by goes
  * with every home: preferring the host without it makes the first kernel 30 times slower. */
 static um_status prepare_block(const um_cuda_backend *cuda, um_range range, int device, um_location home,
                                um_error *err) {
     um_status status = keep_from_children(range, err);
-    if (status != UM_OK || range.size < PAGE_GROUP || !cuda->devices[device].concurrent) {
+    if (status != UM_OK || range.size < PAGE_GROUP) {
         return status;
+    }
+    choose_node(cuda, range, device, home);
+    if (!cuda->devices[device].concurrent) {
+        return UM_OK;
     }
     um_location owner = {.kind = UM_LOCATION_DEVICE, .id = device};
     status = um_cuda_advise_range(cuda, range, UM_ADVICE_ACCESSED_BY, owner, err);

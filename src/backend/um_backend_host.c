@@ -98,9 +98,7 @@ static void *alloc_small(size_t size) {
 }
 
 static um_status mem_alloc(um_backend *backend, size_t size, int device, um_location home, void **out, um_error *err) {
-    (void)backend;
     (void)device;
-    (void)home;
     void *ptr = NULL;
     size_t bytes = 0;
     if (size < MAPPED_FROM) {
@@ -110,6 +108,9 @@ static um_status mem_alloc(um_backend *backend, size_t size, int device, um_loca
     }
     if (ptr == NULL) {
         return out_of_memory(size, err);
+    }
+    if (home.kind == UM_LOCATION_NUMA && size >= MAPPED_FROM) {
+        um_numa_place(&backend->numa, ptr, size, home.id);
     }
     *out = ptr;
     return UM_OK;
@@ -240,6 +241,7 @@ um_status um_backend_host_open(um_backend **out, um_error *err) {
     }
     backend->ops = &host_ops;
     backend->concurrent = true;
+    um_numa_read(&backend->numa, NULL);
     *out = backend;
     return UM_OK;
 }

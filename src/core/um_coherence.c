@@ -90,7 +90,7 @@ um_status um_host_access(um_block *block, um_wait *wait, um_error *err) {
         pthread_mutex_unlock(&ctx->lock);
         return refuse_busy(err);
     }
-    block->discarded_size = 0; /* the host may write from now on */
+    um_block_keep_contents_locked(block); /* the host may write from now on */
     bool everything = atomic_load(&block->exported) || ctx->waits_failed > ctx->waits_made_good;
     if (!everything) *wait = wait_for_block_locked(block);
     pthread_mutex_unlock(&ctx->lock);
@@ -172,9 +172,33 @@ static um_stream *set_last_use_locked(um_block *block, um_stream *stream, uint64
         um_stream_ref_locked(stream);
         if (block->stream) dead = um_stream_unref_locked(block->stream);
         block->stream = stream;
+        block->sequence = sequence;
     }
-    block->sequence = sequence;
+    /* Work that another thread has put there meanwhile comes after this. */
+    if (block->sequence < sequence) block->sequence = sequence;
     return dead;
+}
+
+/* Another thread may have put work on the block on another stream since um_work_begin looked. Then this stream goes behind that one, and
+ * *sequence becomes a number given after that: one stream and number always stand for all unfinished work. */
+static um_status go_behind_others(um_block *block, um_stream *stream, uint64_t *sequence, um_error *err) {
+    um_wait other = wait_for_block_locked(block);
+    pthread_mutex_unlock(&block->ctx->lock);
+    um_status status = um_stream_wait_stream(stream, other.stream, err);
+    if (status != UM_OK) { /* the host can wait, too */
+        um_error ignored;
+        if (um_stream_wait(other.stream, other.sequence, &ignored) == UM_OK) status = UM_OK;
+    }
+    um_wait_drop(&other);
+    if (status == UM_OK) status = um_stream_issue(stream, sequence, err);
+    pthread_mutex_lock(&block->ctx->lock);
+    return status;
+}
+
+/* Whether the block's last use is unfinished work that `sequence` of `stream` does not lie behind. [lock] held. */
+static bool is_used_beside_locked(const um_block *block, const um_stream *stream, uint64_t sequence) {
+    return block->stream && block->stream != stream && !um_stream_has_done_locked(block->stream, block->sequence) &&
+           !um_stream_is_behind_locked(stream, sequence, block->stream, block->sequence);
 }
 
 um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count, bool deferred, um_wait *wait,
@@ -186,13 +210,15 @@ um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count
     for (size_t i = 0; i < count; i++) {
         um_block *block = accesses[i].block;
         pthread_mutex_lock(&ctx->lock);
+        while (status == UM_OK && is_used_beside_locked(block, stream, sequence))
+            status = go_behind_others(block, stream, &sequence, err);
         um_stream *dead = set_last_use_locked(block, stream, sequence);
-        if (accesses[i].write) block->discarded_size = 0;
-        if (!block->populated_all)
+        if (accesses[i].write) um_block_keep_contents_locked(block);
+        if (!block->pages_known)
             um_residency_note_gpu_locked(block, accesses[i].offset, accesses[i].size, accesses[i].dense);
         pthread_mutex_unlock(&ctx->lock);
         um_stream_destroy(dead);
-        atomic_store_explicit(&block->gpu_touched, true, memory_order_release);
+        um_block_note_gpu(block);
         must_wait = must_wait || (!deferred && host_may_watch(&accesses[i]));
     }
     *wait = UM_WAIT_NONE;
@@ -216,13 +242,13 @@ um_status um_work_end(um_stream *stream, const um_access *accesses, size_t count
 static um_status prepare_export(um_block *block, um_stream *consumer, um_error *err) {
     um_context *ctx = block->ctx;
     double host_share = um_residency_host_share(block);
-    bool movable = ctx->backend->concurrent && block->held >= EXPORT_PREFETCH_SIZE &&
+    bool movable = ctx->backend->concurrent && um_block_held(block) >= EXPORT_PREFETCH_SIZE &&
                    um_block_home(block).kind == UM_LOCATION_NONE;
     if (!movable) return UM_OK;
     um_location device = {UM_LOCATION_DEVICE, block->device};
-    um_status status = um_advise(block, 0, block->span.size, UM_ADVICE_UNSET_ACCESSED_BY, device, err);
+    um_status status = um_advise(block, 0, block->size, UM_ADVICE_UNSET_ACCESSED_BY, device, err);
     if (status != UM_OK || host_share < 0.5) return status;
-    um_access whole = {.block = block, .offset = 0, .size = block->span.size};
+    um_access whole = {.block = block, .offset = 0, .size = block->size};
     return um_prefetch(ctx, &whole, 1, device, consumer, err);
 }
 
@@ -233,10 +259,10 @@ bool um_block_was_handed_out(const um_block *block) {
 /* From now on work on the block may be unseen. */
 static void mark_exported(um_block *block) {
     pthread_mutex_lock(&block->ctx->lock);
-    block->populated_unseen = true;
-    block->discarded_size = 0;
+    um_residency_note_unseen_locked(block);
+    um_block_keep_contents_locked(block);
     pthread_mutex_unlock(&block->ctx->lock);
-    atomic_store(&block->gpu_touched, true);
+    um_block_note_gpu(block);
     atomic_store(&block->exported, true);
 }
 
@@ -245,7 +271,7 @@ um_status um_device_export(um_block *block, um_stream *consumer, um_wait *wait, 
     *wait = UM_WAIT_NONE;
     um_status status = um_context_check(ctx, err);
     if (status != UM_OK) return status;
-    if (block->held && !atomic_load(&block->prepared)) status = prepare_export(block, consumer, err);
+    if (um_block_held(block) && !atomic_load(&block->prepared)) status = prepare_export(block, consumer, err);
     if (status == UM_OK && consumer) status = order_behind_block(consumer, block, err);
     if (status != UM_OK) return status;
     atomic_store(&block->prepared, true);
@@ -259,7 +285,7 @@ um_status um_device_export(um_block *block, um_stream *consumer, um_wait *wait, 
 um_status um_device_mark(um_block *block, um_error *err) {
     um_status status = um_context_check(block->ctx, err);
     if (status != UM_OK || !um_context_is_cuda(block->ctx)) return status; /* without a GPU nobody can be using it */
-    if (block->held && !atomic_load(&block->exported)) (void)um_residency_host_share(block);
+    if (um_block_held(block) && !atomic_load(&block->exported)) (void)um_residency_host_share(block);
     mark_exported(block);
     return UM_OK;
 }

@@ -24,11 +24,13 @@ static void before_fork(void) {
     for (um_context *ctx = contexts; ctx; ctx = ctx->next_context) {
         pthread_mutex_lock(&ctx->staging_lock);
         pthread_mutex_lock(&ctx->lock);
+        um_cache_lock_all_locked(ctx);
     }
 }
 
 static void unlock_all(void) {
     for (um_context *ctx = contexts; ctx; ctx = ctx->next_context) {
+        um_cache_unlock_all_locked(ctx);
         pthread_mutex_unlock(&ctx->lock);
         pthread_mutex_unlock(&ctx->staging_lock);
     }
@@ -112,6 +114,7 @@ um_status um_context_open(const um_config *config, um_context **out, um_error *e
         stream->ctx = ctx;
         stream->device = device;
         stream->handle = UM_STREAM_LEGACY;
+        stream->number = ++ctx->stream_count;
     }
     um_pool_init(ctx);
     link_context(ctx);
@@ -124,11 +127,11 @@ static void close_context(um_context *ctx) {
     um_backend *backend = ctx->backend;
     const um_backend_ops *ops = backend->ops;
     if (!atomic_load(&ctx->forked)) {
-        if (ctx->waiting) {
+        if (ctx->slab_count || ctx->waiting.first) { /* freed blocks may be in use, those that shards keep too */
             um_error ignored; /* at close the driver may be gone already; what it holds goes with the process */
             (void)!um_context_wait_everything(ctx, false, &ignored);
         }
-        um_pool_drain(ctx);
+        um_pool_close(ctx);
         for (int device = 0; device < backend->device_count; device++) {
             if (ctx->legacy[device].event) ops->event_destroy(backend, device, ctx->legacy[device].event);
             um_error ignored;
@@ -137,7 +140,14 @@ static void close_context(um_context *ctx) {
         }
         if (ctx->staging) ops->staging_free(backend, ctx->staging);
     }
+    um_log_event *events; /* of a recording that nobody ended */
+    size_t count;
+    bool complete;
+    um_log_end(ctx, &events, &count, &complete);
+    free(events);
+    um_arena_close(ctx);
     ops->close(backend);
+    for (int device = 0; device < UM_MAX_DEVICES; device++) free(atomic_load(&ctx->shards[device]));
     pthread_mutex_destroy(&ctx->lock);
     pthread_mutex_destroy(&ctx->staging_lock);
     pthread_cond_destroy(&ctx->host_idle);
@@ -149,8 +159,35 @@ um_context *um_context_ref(um_context *ctx) {
     return ctx;
 }
 
+/* Blocks of slabs live: allocated, and not yet freed. [lock] held, and shards are locked. */
+static uint64_t live_blocks(um_context *ctx) {
+    uint64_t live = ctx->all.stats.large.blocks_current;
+    for (int device = 0; device < UM_MAX_DEVICES; device++) {
+        um_shard *shards = atomic_load(&ctx->shards[device]);
+        for (int i = 0; shards && i < UM_SHARDS; i++)
+            live += shards[i].counts.blocks_allocated - shards[i].counts.blocks_freed;
+    }
+    return live;
+}
+
+/* The last reference has gone, and closes the context unless blocks live: small ones hold no reference, since two more atomic operations
+ * would double what they cost. Whoever frees one after this takes a reference for it, so that the last comes here again. */
 void um_context_unref(um_context *ctx) {
-    if (ctx && atomic_fetch_sub(&ctx->refs, 1) == 1) close_context(ctx);
+    size_t refs = ctx ? atomic_load(&ctx->refs) : 0;
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&ctx->refs, &refs, refs - 1)) return;
+    if (!ctx) return;
+    /* The count reaches 0 under the lock only: whoever waits for it here still holds a reference, and so the context is there. */
+    pthread_mutex_lock(&ctx->lock);
+    bool close = false;
+    if (atomic_fetch_sub(&ctx->refs, 1) == 1) {
+        atomic_fetch_or(&ctx->detours, UM_DETOUR_CLOSES);
+        um_cache_lock_all_locked(ctx);
+        close = live_blocks(ctx) == 0;
+        um_cache_unlock_all_locked(ctx);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (close) close_context(ctx);
 }
 
 um_backend *um_context_backend(um_context *ctx) { return ctx->backend; }
@@ -276,5 +313,7 @@ um_status um_context_wait_everything(um_context *ctx, bool interruptible, um_err
 
 um_status um_context_synchronize(um_context *ctx, um_error *err) {
     um_status status = um_context_wait_everything(ctx, true, err);
-    return status == UM_OK ? um_pool_poll(ctx, err) : status;
+    if (status == UM_OK) status = um_pool_poll(ctx, err);
+    if (status == UM_OK) um_arena_poll(ctx);
+    return status;
 }

@@ -1,12 +1,21 @@
+#include <stdlib.h>
+
 #include "core/um_internal.h"
 
-#define DRAIN_BYTES  ((uint64_t)256 << 20) /* memory that waits for a full synchronise beyond this forces one */
-#define DRAIN_BLOCKS 4096                  /* … and so does this number of blocks */
-#define POLL_BLOCKS  4                     /* waiting blocks looked at per allocation */
+#define DRAIN_BYTES  ((size_t)256 << 20) /* memory that waits for a full synchronise beyond this forces one */
+#define DRAIN_BLOCKS 4096                /* … and so does this number of blocks */
+#define POLL_BLOCKS  4                   /* waiting blocks looked at per allocation */
+#define KEEP_LEAST   ((size_t)64 << 20)  /* bytes of empty slabs that are always kept for reuse … */
+#define KEEP_SHARE   8                   /* … and beyond that this part of all memory */
 
 void um_pool_init(um_context *ctx) {
     ctx->all.limit = SIZE_MAX;
     for (int device = 0; device < UM_MAX_DEVICES; device++) ctx->devices[device].limit = SIZE_MAX;
+    ctx->pool = (um_pool_config){.slab = (size_t)16 << 20,
+                                 .large_page = UM_LARGE_PAGE,
+                                 .max_split = SIZE_MAX,
+                                 .gc_threshold = 0.8,
+                                 .keep = SIZE_MAX};
 }
 
 static um_account *account(um_context *ctx, int device) {
@@ -17,28 +26,131 @@ static void raise_peak(uint64_t *peak, uint64_t value) {
     if (*peak < value) *peak = value;
 }
 
-static void count_allocation(um_memory_stats *stats, size_t held, size_t size) {
-    stats->reserved_current += held;
+/* --- the accounts ------------------------------------------------------------------------------------------------------ */
+
+/* Whether what happens on `device` counts for `asked`, which may be all of them. */
+static bool covers(int asked, int device) { return asked == UM_ALL_DEVICES || asked == device; }
+
+/* Adds what a shard has done since it was last published. Its peak counts on top of what the others have now. */
+static void publish(um_usage *stats, const um_shard *shard) {
+    const um_counts *now = &shard->counts, *then = &shard->published;
+    int64_t bytes = (int64_t)stats->allocated_current - (int64_t)(then->allocated - then->freed);
+    int64_t blocks = (int64_t)stats->blocks_current - (int64_t)(then->blocks_allocated - then->blocks_freed);
+    if (bytes + shard->bytes_peak > 0) raise_peak(&stats->allocated_peak, (uint64_t)(bytes + shard->bytes_peak));
+    if (blocks + shard->blocks_peak > 0) raise_peak(&stats->blocks_peak, (uint64_t)(blocks + shard->blocks_peak));
+    stats->allocated_current = (uint64_t)bytes + (now->allocated - now->freed);
+    stats->blocks_current = (uint64_t)blocks + (now->blocks_allocated - now->blocks_freed);
+    stats->allocated_total += now->allocated - then->allocated;
+    stats->blocks_total += now->blocks_allocated - then->blocks_allocated;
+}
+
+/* The shard is locked. */
+static void publish_shard(um_context *ctx, int device, um_shard *shard) {
+    publish(&ctx->all.stats.all, shard);
+    publish(&ctx->all.stats.small, shard);
+    publish(&account(ctx, device)->stats.all, shard);
+    publish(&account(ctx, device)->stats.small, shard);
+    for (um_scope *scope = ctx->scopes; scope; scope = scope->next)
+        if (covers(scope->device, device)) publish(&scope->now, shard);
+    shard->published = shard->counts;
+    shard->bytes_peak = (int64_t)(shard->counts.allocated - shard->counts.freed);
+    shard->blocks_peak = (int64_t)(shard->counts.blocks_allocated - shard->counts.blocks_freed);
+}
+
+void um_pool_publish_locked(um_context *ctx, int device, um_shard *shard) {
+    um_shard_lock(shard);
+    publish_shard(ctx, device, shard);
+    um_shard_unlock(shard);
+}
+
+/* All at one moment: a block that one shard has counted out was counted in by another before. */
+static void publish_all_locked(um_context *ctx) {
+    um_cache_lock_all_locked(ctx);
+    for (int device = 0; device < UM_MAX_DEVICES; device++) {
+        um_shard *shards = atomic_load(&ctx->shards[device]);
+        for (int i = 0; shards && i < UM_SHARDS; i++) publish_shard(ctx, device, &shards[i]);
+    }
+    um_cache_unlock_all_locked(ctx);
+}
+
+static void count_block(um_usage *stats, size_t size, bool is_new) {
+    if (is_new) {
+        stats->allocated_current += size;
+        stats->allocated_total += size;
+        stats->blocks_current++;
+        stats->blocks_total++;
+        raise_peak(&stats->allocated_peak, stats->allocated_current);
+        raise_peak(&stats->blocks_peak, stats->blocks_current);
+    } else {
+        stats->allocated_current -= size;
+        stats->blocks_current--;
+    }
+}
+
+void um_pool_count_block_locked(um_context *ctx, um_shard *shard, const um_block *block, bool is_new) {
+    size_t size = block->size;
+    int device = block->device;
+    bool small = size < UM_SMALL_LIMIT;
+    if (small) {
+        um_shard_lock(shard);
+        if (is_new)
+            um_shard_count_new_locked(shard, size);
+        else
+            um_shard_count_free_locked(shard, size);
+        um_shard_unlock(shard);
+    }
+    um_pool_publish_locked(ctx, device, shard);
+    if (!small) {
+        count_block(&ctx->all.stats.all, size, is_new);
+        count_block(&ctx->all.stats.large, size, is_new);
+        count_block(&ctx->devices[device].stats.all, size, is_new);
+        count_block(&ctx->devices[device].stats.large, size, is_new);
+        for (um_scope *scope = ctx->scopes; scope; scope = scope->next)
+            if (covers(scope->device, device)) count_block(&scope->now, size, is_new);
+    }
+    um_arena *arena = block->chunk.slab->heap->arg;
+    if (arena->home.kind != UM_LOCATION_NONE) arena->homed += is_new ? size : -size;
+    um_log_note_locked(ctx, block, is_new);
+}
+
+static bool is_small_heap(const um_heap *heap) {
+    return heap == &((const um_arena *)heap->arg)->stores[UM_STORE_SMALL].heap;
+}
+
+/* A slab more or less of one kind of blocks. */
+static void count_slab(um_usage *stats, size_t size, bool is_new) {
+    stats->slabs_current += is_new ? 1 : UINT64_MAX;
+    if (!is_new) return;
+    stats->slabs_total++;
+    stats->reserved_total += size;
+    raise_peak(&stats->slabs_peak, stats->slabs_current);
     raise_peak(&stats->reserved_peak, stats->reserved_current);
-    stats->allocated_current += size;
-    stats->allocated_total += size;
-    raise_peak(&stats->allocated_peak, stats->allocated_current);
-    stats->blocks_current++;
-    stats->blocks_total++;
-    raise_peak(&stats->blocks_peak, stats->blocks_current);
 }
 
-static void uncount_allocation(um_memory_stats *stats, size_t held, size_t size) {
-    stats->reserved_current -= held;
-    stats->allocated_current -= size;
-    stats->allocated_total -= size;
-    stats->blocks_current--;
-    stats->blocks_total--;
+void um_pool_count_slab_locked(um_context *ctx, const um_slab *slab, bool is_new) {
+    bool small = is_small_heap(slab->heap);
+    um_memory_stats *both[2] = {&ctx->all.stats, &ctx->devices[((um_arena *)slab->heap->arg)->device].stats};
+    for (int i = 0; i < 2; i++) {
+        um_usage *kind = small ? &both[i]->small : &both[i]->large;
+        kind->reserved_current += is_new ? slab->size : -slab->size;
+        count_slab(kind, slab->size, is_new);
+        count_slab(&both[i]->all, slab->size, is_new); /* whose bytes um_pool_reserve has counted */
+    }
 }
 
-static bool fits(const um_account *account, size_t held) {
-    return account->limit == SIZE_MAX ||
-           (held <= account->limit && account->stats.reserved_current <= account->limit - held);
+/* Whether `size` bytes fit under the limit beside `used`. */
+static bool has_room(const um_account *account, uint64_t used, size_t size) {
+    return account->limit == SIZE_MAX || (size <= account->limit && used <= account->limit - size);
+}
+
+static void compare_with_limits_locked(um_context *ctx) {
+    bool over = ctx->all.stats.reserved_current > ctx->all.limit;
+    for (int device = 0; device < UM_MAX_DEVICES && !over; device++)
+        over = ctx->devices[device].stats.reserved_current > ctx->devices[device].limit;
+    if (over)
+        atomic_fetch_or(&ctx->detours, UM_DETOUR_LIMIT);
+    else
+        atomic_fetch_and(&ctx->detours, ~UM_DETOUR_LIMIT);
 }
 
 static um_status refuse(const um_account *refused, int device, size_t size, um_error *err) {
@@ -57,68 +169,69 @@ static um_status refuse(const um_account *refused, int device, size_t size, um_e
     return status;
 }
 
-um_status um_pool_reserve(um_context *ctx, int device, size_t held, size_t size, um_error *err) {
+um_status um_pool_reserve(um_context *ctx, int device, size_t bytes, size_t size, um_error *err) {
     um_status status = UM_OK;
-    um_account *own = account(ctx, device);
+    um_account *both[2] = {&ctx->all, account(ctx, device)};
     pthread_mutex_lock(&ctx->lock);
-    if (!fits(&ctx->all, held)) {
-        status = refuse(&ctx->all, UM_ALL_DEVICES, size, err);
-    } else if (!fits(own, held)) {
-        status = refuse(own, device, size, err);
-    } else {
-        count_allocation(&ctx->all.stats, held, size);
-        count_allocation(&own->stats, held, size);
+    if (!has_room(both[0], both[0]->stats.reserved_current, bytes)) {
+        status = refuse(both[0], UM_ALL_DEVICES, size, err);
+    } else if (!has_room(both[1], both[1]->stats.reserved_current, bytes)) {
+        status = refuse(both[1], device, size, err);
+    }
+    for (int i = 0; i < 2 && status == UM_OK; i++) both[i]->stats.reserved_current += bytes;
+    pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+void um_pool_unreserve(um_context *ctx, int device, size_t bytes) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->all.stats.reserved_current -= bytes;
+    ctx->devices[device].stats.reserved_current -= bytes;
+    compare_with_limits_locked(ctx);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+um_status um_pool_admit(um_context *ctx, int device, size_t size, um_error *err) {
+    if (!um_takes_detour(ctx, UM_DETOUR_LIMIT)) return UM_OK;
+    um_status status = UM_OK;
+    pthread_mutex_lock(&ctx->lock);
+    publish_all_locked(ctx);
+    for (int i = 0; i < 2 && status == UM_OK; i++) {
+        const um_account *one = account(ctx, i ? device : UM_ALL_DEVICES);
+        if (one->stats.reserved_current > one->limit && !has_room(one, one->stats.allocated_current, size))
+            status = refuse(one, i ? device : UM_ALL_DEVICES, size, err);
     }
     pthread_mutex_unlock(&ctx->lock);
     return status;
 }
 
-void um_pool_unreserve(um_context *ctx, int device, size_t held, size_t size) {
-    pthread_mutex_lock(&ctx->lock);
-    uncount_allocation(&ctx->all.stats, held, size);
-    uncount_allocation(&account(ctx, device)->stats, held, size);
-    pthread_mutex_unlock(&ctx->lock);
+/* --- waiting ------------------------------------------------------------------------------------------------------------ */
+
+void um_pool_note_waiting_locked(um_context *ctx, const um_block *block, bool waits) {
+    uint64_t change = waits ? um_block_held(block) : -(uint64_t)um_block_held(block);
+    ctx->all.stats.waiting_current += change;
+    account(ctx, block->device)->stats.waiting_current += change;
 }
 
-void um_pool_note_free_locked(um_context *ctx, int device, size_t held, size_t size, bool waits) {
-    um_memory_stats *both[2] = {&ctx->all.stats, &account(ctx, device)->stats};
-    for (int i = 0; i < 2; i++) {
-        both[i]->allocated_current -= size;
-        both[i]->freed_total += size;
-        both[i]->blocks_current--;
-        if (waits) both[i]->waiting_current += held;
-    }
-}
-
-void um_pool_note_given_back(um_context *ctx, int device, size_t held, bool waited) {
-    pthread_mutex_lock(&ctx->lock);
-    um_memory_stats *both[2] = {&ctx->all.stats, &account(ctx, device)->stats};
-    for (int i = 0; i < 2; i++) {
-        both[i]->reserved_current -= held;
-        if (waited) both[i]->waiting_current -= held;
-    }
-    pthread_mutex_unlock(&ctx->lock);
+/* The block has come into the waiting list, or is out of it. */
+static void count_waiting_locked(um_context *ctx, const um_block *block, bool waits) {
+    ctx->waiting_count += waits ? 1 : -(size_t)1;
+    ctx->waiting_bytes += waits ? um_block_held(block) : -um_block_held(block);
+    um_pool_note_waiting_locked(ctx, block, waits);
 }
 
 void um_pool_add_waiting_locked(um_context *ctx, um_block *block) {
-    block->freed_epoch = ctx->syncs_started;
-    block->next_waiting = NULL;
-    if (ctx->waiting)
-        ctx->waiting_last->next_waiting = block;
-    else
-        ctx->waiting = block;
-    ctx->waiting_last = block;
-    ctx->waiting_count++;
+    um_list_append(&ctx->waiting, block);
+    count_waiting_locked(ctx, block, true);
 }
 
-/* Unlinks the oldest waiting block, or NULL. */
-static um_block *take_waiting(um_context *ctx) {
+/* Takes the oldest waiting block out of the list; *done says whether it is known to be done. */
+static um_block *take_waiting(um_context *ctx, bool *done) {
     pthread_mutex_lock(&ctx->lock);
-    um_block *block = ctx->waiting;
+    um_block *block = um_list_take_first(&ctx->waiting);
     if (block) {
-        ctx->waiting = block->next_waiting;
-        if (!ctx->waiting) ctx->waiting_last = NULL;
-        ctx->waiting_count--;
+        count_waiting_locked(ctx, block, false);
+        *done = um_arena_is_done_locked(ctx, block);
     }
     pthread_mutex_unlock(&ctx->lock);
     return block;
@@ -126,91 +239,165 @@ static um_block *take_waiting(um_context *ctx) {
 
 static void put_back(um_context *ctx, um_block *block) {
     pthread_mutex_lock(&ctx->lock);
-    block->next_waiting = ctx->waiting;
-    ctx->waiting = block;
-    if (!ctx->waiting_last) ctx->waiting_last = block;
-    ctx->waiting_count++;
+    um_list_put_first(&ctx->waiting, block);
+    count_waiting_locked(ctx, block, true);
     pthread_mutex_unlock(&ctx->lock);
 }
 
-/* Whether nothing can use the block's memory any more. */
-static bool is_done(um_context *ctx, um_block *block) {
-    pthread_mutex_lock(&ctx->lock);
-    bool synchronised = ctx->sync_completed > block->freed_epoch;
-    um_stream *stream = block->stream;
-    pthread_mutex_unlock(&ctx->lock);
-    if (synchronised) return true;
-    if (block->held && atomic_load(&block->exported)) return false;
-    if (!stream) return true;
+/* Whether nothing can be using the memory any more. */
+static bool ask_whether_done(um_block *block) {
+    if (um_block_held(block) && atomic_load(&block->exported)) return false; /* until the next full synchronise */
     bool done = false;
     um_error ignored; /* a driver that cannot say leaves the block waiting */
-    return um_stream_poll(stream, block->sequence, &done, &ignored) == UM_OK && done;
+    return um_stream_poll(block->stream, block->sequence, &done, &ignored) == UM_OK && done;
 }
 
 static void give_back(um_context *ctx, um_block *block) {
-    um_stream *dead = NULL;
+    if (!block->chunk.slab) {
+        um_block_end_wrapped(ctx, block);
+        return;
+    }
     pthread_mutex_lock(&ctx->lock);
-    if (block->stream) dead = um_stream_unref_locked(block->stream);
-    block->stream = NULL;
+    um_stream *dead = um_arena_settle_locked(ctx, block);
     pthread_mutex_unlock(&ctx->lock);
     um_stream_destroy(dead);
-    um_block_destroy(ctx, block, true);
+}
+
+/* Gives back the oldest waiting blocks, `most` of them, up to the first that is not done. */
+static void drain(um_context *ctx, size_t most) {
+    for (size_t count = 0; count < most; count++) {
+        bool done = false;
+        um_block *block = take_waiting(ctx, &done);
+        if (!block) return;
+        if (!done && !ask_whether_done(block)) {
+            put_back(ctx, block);
+            return;
+        }
+        give_back(ctx, block);
+    }
 }
 
 um_status um_pool_poll(um_context *ctx, um_error *err) {
     pthread_mutex_lock(&ctx->lock);
-    bool any = ctx->waiting != NULL;
-    bool pressing = ctx->all.stats.waiting_current > DRAIN_BYTES || ctx->waiting_count > DRAIN_BLOCKS;
-    bool synchronised = any && ctx->sync_completed > ctx->waiting->freed_epoch;
+    um_block *oldest = ctx->waiting.first;
+    bool pressing = ctx->waiting_bytes > DRAIN_BYTES || ctx->waiting_count > DRAIN_BLOCKS;
+    bool synchronised = oldest && ctx->sync_completed > oldest->freed_epoch;
     pthread_mutex_unlock(&ctx->lock);
-    if (!any) return UM_OK;
+    if (!oldest) return UM_OK;
     if (pressing && !synchronised) {
         /* What fails leaves the memory waiting, and is no matter of the caller's. */
         um_error failed;
-        um_status status = um_pool_reclaim(ctx, &failed);
-        if (status != UM_ERR_INTERRUPTED) return UM_OK;
-        if (err) *err = failed;
-        return status;
+        um_status status = um_context_wait_everything(ctx, true, &failed);
+        if (status == UM_ERR_INTERRUPTED && err) *err = failed;
+        if (status == UM_ERR_INTERRUPTED) return status;
+        synchronised = status == UM_OK;
     }
-    for (int looked = 0; looked < POLL_BLOCKS || synchronised; looked++) {
-        um_block *block = take_waiting(ctx);
-        if (!block) return UM_OK;
-        if (!is_done(ctx, block)) {
-            put_back(ctx, block);
-            return UM_OK;
-        }
-        give_back(ctx, block);
-    }
+    drain(ctx, synchronised ? SIZE_MAX : POLL_BLOCKS);
     return UM_OK;
 }
 
-void um_pool_drain(um_context *ctx) {
-    for (um_block *block = take_waiting(ctx); block; block = take_waiting(ctx)) give_back(ctx, block);
+/* --- giving back ----------------------------------------------------------------------------------------------------------- */
+
+/* Takes the blocks that shards keep. */
+static void empty_shards(um_context *ctx) {
+    for (int device = 0; device < UM_MAX_DEVICES; device++) {
+        um_shard *shards = atomic_load(&ctx->shards[device]);
+        for (int i = 0; shards && i < UM_SHARDS; i++)
+            for (unsigned bin = 0; bin < UM_SMALL_CLASSES; bin++) um_cache_spill(ctx, &shards[i], bin, 0);
+    }
+}
+
+void um_pool_close(um_context *ctx) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->sync_completed = UINT64_MAX; /* nobody is left who could be using anything */
+    pthread_mutex_unlock(&ctx->lock);
+    empty_shards(ctx);
+    drain(ctx, SIZE_MAX);
+    um_arena_poll(ctx);
 }
 
 um_status um_pool_reclaim(um_context *ctx, um_error *err) {
+    empty_shards(ctx);
     um_status status = um_context_wait_everything(ctx, true, err);
     if (status != UM_OK) return status;
-    for (um_block *block = take_waiting(ctx); block; block = take_waiting(ctx)) {
-        if (!is_done(ctx, block)) { /* freed by another thread since the synchronise */
-            put_back(ctx, block);
-            break;
-        }
-        give_back(ctx, block);
-    }
+    drain(ctx, SIZE_MAX);
+    um_arena_poll(ctx);
+    um_arena_release(ctx, 0);
     return UM_OK;
 }
 
-void um_pool_note_out_of_memory(um_context *ctx) {
+/* Bytes of memory that a limit would be a share of, asked for once; 0 when that cannot be known. */
+static size_t total_memory(um_context *ctx, int device) {
+    um_backend *backend = ctx->backend;
+    size_t total = atomic_load_explicit(&ctx->total_memory[device], memory_order_relaxed);
+    if (total) return total;
+    um_error ignored;
+    if (um_context_is_cuda(ctx)) {
+        um_device_info info;
+        if (backend->ops->device_info(backend, device, &info, &ignored) == UM_OK) total = info.total_memory;
+    } else {
+        size_t free_bytes, found;
+        if (backend->ops->mem_info(backend, device, &free_bytes, &found, &ignored) == UM_OK) total = found;
+    }
+    atomic_store_explicit(&ctx->total_memory[device], total, memory_order_relaxed);
+    return total;
+}
+
+void um_pool_after_free(um_context *ctx) {
+    pthread_mutex_lock(&ctx->lock);
+    size_t idle = ctx->idle, keep = ctx->pool.keep;
+    pthread_mutex_unlock(&ctx->lock);
+    if (idle <= KEEP_LEAST) return;
+    if (keep == SIZE_MAX) {
+        keep = total_memory(ctx, 0) / KEEP_SHARE;
+        if (keep < KEEP_LEAST) keep = KEEP_LEAST;
+        pthread_mutex_lock(&ctx->lock);
+        if (ctx->pool.keep == SIZE_MAX) ctx->pool.keep = keep;
+        keep = ctx->pool.keep;
+        pthread_mutex_unlock(&ctx->lock);
+    }
+    if (idle > keep) um_arena_release(ctx, keep);
+}
+
+void um_pool_make_room(um_context *ctx, int device, size_t bytes) {
+    pthread_mutex_lock(&ctx->lock);
+    const um_account *own = account(ctx, device);
+    bool together = ctx->all.limit < own->limit;
+    size_t limit = together ? ctx->all.limit : own->limit;
+    uint64_t reserved = together ? ctx->all.stats.reserved_current : own->stats.reserved_current;
+    double threshold = ctx->pool.gc_threshold;
+    pthread_mutex_unlock(&ctx->lock);
+    if (limit == SIZE_MAX) limit = total_memory(ctx, device);
+    if (!limit || (double)reserved + (double)bytes <= threshold * (double)limit) return;
+    um_arena_poll(ctx);
+    um_arena_release(ctx, 0);
+}
+
+bool um_pool_may_retry(um_context *ctx, int device) {
+    pthread_mutex_lock(&ctx->lock);
+    publish_all_locked(ctx);
+    const um_usage *usage = &ctx->all.stats.all;
+    bool may = ctx->waiting.first || usage->reserved_current > usage->allocated_current;
+    ctx->all.stats.retries += may;
+    ctx->devices[device].stats.retries += may;
+    pthread_mutex_unlock(&ctx->lock);
+    return may;
+}
+
+void um_pool_note_out_of_memory(um_context *ctx, int device) {
     pthread_mutex_lock(&ctx->lock);
     ctx->all.stats.out_of_memory++;
+    if (device != UM_ALL_DEVICES) ctx->devices[device].stats.out_of_memory++;
     pthread_mutex_unlock(&ctx->lock);
 }
 
 void um_pool_set_limit(um_context *ctx, int device, size_t limit) {
     pthread_mutex_lock(&ctx->lock);
     account(ctx, device)->limit = limit;
+    compare_with_limits_locked(ctx);
     pthread_mutex_unlock(&ctx->lock);
+    um_error ignored; /* what cannot be given back now still counts */
+    if (um_takes_detour(ctx, UM_DETOUR_LIMIT)) (void)!um_pool_reclaim(ctx, &ignored);
 }
 
 size_t um_pool_get_limit(um_context *ctx, int device) {
@@ -220,21 +407,142 @@ size_t um_pool_get_limit(um_context *ctx, int device) {
     return limit;
 }
 
+void um_pool_get_config(um_context *ctx, um_pool_config *out) {
+    pthread_mutex_lock(&ctx->lock);
+    *out = ctx->pool;
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+void um_pool_set_config(um_context *ctx, const um_pool_config *config) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->pool = *config;
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 void um_pool_stats(um_context *ctx, int device, um_memory_stats *out) {
     pthread_mutex_lock(&ctx->lock);
+    publish_all_locked(ctx);
     const um_account *from = account(ctx, device);
     *out = from->stats;
+    out->freed_total = out->allocated_total - out->allocated_current;
     out->limit = from->limit == SIZE_MAX ? 0 : from->limit;
+    for (const um_arena *arena = ctx->arenas; arena; arena = arena->next)
+        for (int kind = 0; kind < UM_STORE_KINDS && covers(device, arena->device); kind++) {
+            const um_store *store = &arena->stores[kind];
+            out->in_blocks += store->heap.used;
+            out->idle += store->idle;
+            out->split += store->heap.reserved - store->heap.used - store->idle;
+        }
     pthread_mutex_unlock(&ctx->lock);
+}
+
+static size_t arena_reserved(const um_arena *arena) {
+    size_t reserved = 0;
+    for (int kind = 0; kind < UM_STORE_KINDS; kind++) reserved += arena->stores[kind].heap.reserved;
+    return reserved;
+}
+
+size_t um_pool_homes(um_context *ctx, int device, um_home_stats *out, size_t room) {
+    size_t count = 0, none = SIZE_MAX;
+    uint64_t homed = 0;
+    pthread_mutex_lock(&ctx->lock);
+    publish_all_locked(ctx);
+    for (const um_arena *arena = ctx->arenas; arena; arena = arena->next) {
+        size_t reserved = arena_reserved(arena);
+        if (!covers(device, arena->device) || !reserved) continue;
+        size_t at = 0;
+        while (at < count && !um_location_equal(out[at].home, arena->home)) at++;
+        if (at == room) continue;
+        if (at == count) out[count++] = (um_home_stats){.home = arena->home};
+        out[at].reserved_current += reserved;
+        out[at].allocated_current += arena->homed;
+        homed += arena->homed;
+        if (arena->home.kind == UM_LOCATION_NONE) none = at;
+    }
+    /* Blocks without a home are not counted by arena: they are all the others. */
+    if (none != SIZE_MAX) out[none].allocated_current = account(ctx, device)->stats.allocated_current - homed;
+    pthread_mutex_unlock(&ctx->lock);
+    return count;
+}
+
+size_t um_pool_largest_free(um_context *ctx, int device) {
+    size_t largest = 0;
+    pthread_mutex_lock(&ctx->lock);
+    for (const um_arena *arena = ctx->arenas; arena; arena = arena->next)
+        for (int kind = 0; kind < UM_STORE_KINDS && covers(device, arena->device); kind++) {
+            size_t found = um_heap_largest_free(&arena->stores[kind].heap);
+            if (found > largest) largest = found;
+        }
+    pthread_mutex_unlock(&ctx->lock);
+    return largest;
+}
+
+static void reset_peaks(um_usage *stats) {
+    stats->allocated_peak = stats->allocated_current;
+    stats->blocks_peak = stats->blocks_current;
+    stats->reserved_peak = stats->reserved_current;
+    stats->slabs_peak = stats->slabs_current;
 }
 
 void um_pool_reset_peak(um_context *ctx, int device) {
     pthread_mutex_lock(&ctx->lock);
+    publish_all_locked(ctx);
     um_memory_stats *stats = &account(ctx, device)->stats;
-    stats->allocated_peak = stats->allocated_current;
-    stats->reserved_peak = stats->reserved_current;
-    stats->blocks_peak = stats->blocks_current;
+    reset_peaks(&stats->all);
+    reset_peaks(&stats->small);
+    reset_peaks(&stats->large);
     pthread_mutex_unlock(&ctx->lock);
+}
+
+/* --- scopes ------------------------------------------------------------------------------------------------------------------ */
+
+um_scope *um_pool_scope_new(um_context *ctx, int device) {
+    um_scope *scope = calloc(1, sizeof *scope);
+    if (!scope) return NULL;
+    scope->ctx = um_context_ref(ctx);
+    scope->device = device;
+    scope->open = true;
+    pthread_mutex_lock(&ctx->lock);
+    publish_all_locked(ctx);
+    scope->begin = scope->now = account(ctx, device)->stats.all;
+    reset_peaks(&scope->now);
+    scope->next = ctx->scopes;
+    ctx->scopes = scope;
+    pthread_mutex_unlock(&ctx->lock);
+    return scope;
+}
+
+void um_pool_scope_read(um_scope *scope, um_scope_stats *out) {
+    um_context *ctx = scope->ctx;
+    pthread_mutex_lock(&ctx->lock);
+    if (scope->open) publish_all_locked(ctx);
+    const um_usage *begin = &scope->begin, *now = &scope->now;
+    out->allocated = now->allocated_total - begin->allocated_total;
+    out->freed = out->allocated + begin->allocated_current - now->allocated_current;
+    out->blocks_allocated = now->blocks_total - begin->blocks_total;
+    out->blocks_freed = out->blocks_allocated + begin->blocks_current - now->blocks_current;
+    out->peak = now->allocated_peak - begin->allocated_current;
+    out->blocks_peak = now->blocks_peak - begin->blocks_current;
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+void um_pool_scope_end(um_scope *scope) {
+    um_context *ctx = scope->ctx;
+    pthread_mutex_lock(&ctx->lock);
+    if (scope->open) {
+        publish_all_locked(ctx);
+        um_scope **at = &ctx->scopes;
+        while (*at != scope) at = &(*at)->next;
+        *at = scope->next;
+        scope->open = false;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+void um_pool_scope_free(um_scope *scope) {
+    um_pool_scope_end(scope);
+    um_context_unref(scope->ctx);
+    free(scope);
 }
 
 um_status um_pool_trim(um_context *ctx, size_t *released, um_error *err) {

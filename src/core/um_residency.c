@@ -22,64 +22,79 @@ size_t um_page_size(void) {
 
 static uintptr_t page_index(const char *ptr) { return (uintptr_t)ptr / um_page_size(); }
 
-/* First page of the range, counted from the block's first page, and the number of pages it touches. */
-static void page_range(const um_block *block, size_t offset, size_t size, size_t *first, size_t *count) {
-    const char *begin = block->span.ptr + offset;
-    *first = page_index(begin) - page_index(block->span.ptr);
+/* First page of the range, counted from the first page of `base`, and the number of pages it touches. */
+static void page_range(const char *base, const char *begin, size_t size, size_t *first, size_t *count) {
+    *first = page_index(begin) - page_index(base);
     *count = size ? page_index(begin + size - 1) - page_index(begin) + 1 : 0;
 }
 
 size_t um_residency_page_count(const um_block *block, size_t offset, size_t size) {
     size_t first, count;
-    page_range(block, offset, size, &first, &count);
+    page_range(block->chunk.ptr, block->chunk.ptr + offset, size, &first, &count);
     return count;
 }
-
-static size_t block_pages(const um_block *block) { return um_residency_page_count(block, 0, block->span.size); }
 
 /* --- what umem knows ---------------------------------------------------------------------------------------------------- */
 
 static bool get_bit(const unsigned char *bits, size_t index) { return bits && (bits[index / 8] >> (index % 8) & 1); }
 
-/* Sets or clears count bits; the whole bytes between go at once. */
-static void put_bits(unsigned char *bits, size_t first, size_t count, bool value) {
+/* Sets count bits; the whole bytes between go at once. */
+static void set_bits(unsigned char *bits, size_t first, size_t count) {
     size_t index = first, end = first + count;
-    for (; index < end && index % 8; index++)
-        bits[index / 8] = (unsigned char)((bits[index / 8] & ~(1u << index % 8)) | (unsigned)value << index % 8);
+    for (; index < end && index % 8; index++) bits[index / 8] |= (unsigned char)(1u << index % 8);
     if (index + 8 <= end) {
-        memset(bits + index / 8, value ? 0xFF : 0, (end - index) / 8);
+        memset(bits + index / 8, 0xFF, (end - index) / 8);
         index += (end - index) / 8 * 8;
     }
-    for (; index < end; index++)
-        bits[index / 8] = (unsigned char)((bits[index / 8] & ~(1u << index % 8)) | (unsigned)value << index % 8);
+    for (; index < end; index++) bits[index / 8] |= (unsigned char)(1u << index % 8);
 }
 
-/* The block's bitmap, made at first need. NULL when there is no memory for it: then pages are unknown rather than guessed. */
-static unsigned char *get_bitmap(um_block *block) {
-    if (!block->populated) block->populated = calloc(block_pages(block) / 8 + 1, 1);
-    if (!block->populated) block->populated_unseen = true;
-    return block->populated;
+/* Pages outlive blocks: what was in a slab's page before tells about the block that has it now. */
+static um_pages *pages_of(const um_block *block) {
+    if (block->chunk.slab) return block->chunk.slab->owner_data;
+    return block->chunk.owned ? &um_more(block)->pages : NULL;
+}
+
+/* Notes pages of the block's range in one of the bitmaps, which is made at first need. Without memory for it pages are unknown rather than
+ * guessed. */
+static void note_pages(um_pages *pages, unsigned char **bits, const char *begin, size_t size) {
+    size_t first, count, all;
+    page_range(pages->base, pages->base, pages->size, &first, &all);
+    page_range(pages->base, begin, size, &first, &count);
+    if (!*bits) *bits = calloc(all / 8 + 1, 1);
+    if (*bits)
+        set_bits(*bits, first, count);
+    else
+        pages->lost = true;
 }
 
 void um_residency_note_populated_locked(um_block *block, size_t offset, size_t size) {
-    if (block->populated_all || !size) return;
-    size_t first, count;
-    page_range(block, offset, size, &first, &count);
-    if (count == block_pages(block)) {
-        block->populated_all = true;
-        return;
-    }
-    unsigned char *bits = get_bitmap(block);
-    if (bits) put_bits(bits, first, count, true);
+    um_pages *pages = pages_of(block);
+    if (block->pages_known || !size || !pages) return;
+    note_pages(pages, &pages->exists, block->chunk.ptr + offset, size);
+    if (size == block->size && pages->exists) block->pages_known = true;
 }
 
 void um_residency_note_gpu_locked(um_block *block, size_t offset, size_t size, bool all) {
+    um_pages *pages = pages_of(block);
+    if (!pages || !size) return;
     /* Pages that prefer the host are made there, yet the host's page table does not show them before the host has touched them
      * (seen on an H200): nothing tells them from pages on a GPU. */
-    if (all && !um_location_is_host(block->home))
+    if (all && !um_location_is_host(um_block_home_locked(block)))
         um_residency_note_populated_locked(block, offset, size);
     else
-        block->populated_unseen = true;
+        note_pages(pages, &pages->maybe, block->chunk.ptr + offset, size);
+}
+
+void um_residency_note_unseen_locked(um_block *block) {
+    um_pages *pages = pages_of(block);
+    if (pages && block->size) note_pages(pages, &pages->maybe, block->chunk.ptr, block->size);
+}
+
+void um_pages_clear(um_pages *pages) {
+    free(pages->exists);
+    free(pages->maybe);
+    pages->exists = pages->maybe = NULL;
 }
 
 /* --- what the host's page table says ----------------------------------------------------------------------------------------- */
@@ -125,38 +140,42 @@ static bool note_present(void *states, size_t index, bool present) {
     return true;
 }
 
+/* State of a page that the host does not map. [lock] held. */
+static um_page_state absent_page(const um_block *block, const um_pages *pages, size_t index) {
+    if (!um_context_is_cuda(block->ctx)) return um_block_held(block) ? UM_PAGE_UNTOUCHED : UM_PAGE_UNKNOWN;
+    if (!pages) return UM_PAGE_UNKNOWN;
+    if (get_bit(pages->exists, index)) return UM_PAGE_DEVICE;
+    return pages->lost || get_bit(pages->maybe, index) ? UM_PAGE_UNKNOWN : UM_PAGE_UNTOUCHED;
+}
+
 um_status um_residency_scan(um_block *block, size_t offset, size_t size, unsigned char *states, um_error *err) {
     um_status status = um_context_check(block->ctx, err);
     if (status != UM_OK || !size) return status;
-    size_t first, count;
-    page_range(block, offset, size, &first, &count);
-    bool known = walk_pages(page_index(block->span.ptr) + first, count, note_present, states);
+    const char *begin = block->chunk.ptr + offset;
+    size_t count = um_residency_page_count(block, offset, size);
+    bool known = walk_pages(page_index(begin), count, note_present, states);
     bool cuda = um_context_is_cuda(block->ctx);
     pthread_mutex_lock(&block->ctx->lock);
+    um_pages *pages = pages_of(block);
+    size_t first = pages ? page_index(begin) - page_index(pages->base) : 0;
     for (size_t i = 0; i < count; i++) {
-        bool exists = block->populated_all || get_bit(block->populated, first + i);
-        if (!known) {
-            states[i] = UM_PAGE_UNKNOWN;
-        } else if (states[i]) {
-            states[i] = UM_PAGE_HOST;
-            unsigned char *bits = cuda && !exists ? get_bitmap(block) : NULL;
-            if (bits) put_bits(bits, first + i, 1, true);
-        } else if (!cuda) {
-            states[i] = block->held ? UM_PAGE_UNTOUCHED : UM_PAGE_UNKNOWN;
-        } else {
-            states[i] = exists ? UM_PAGE_DEVICE : block->populated_unseen ? UM_PAGE_UNKNOWN : UM_PAGE_UNTOUCHED;
-        }
+        bool present = known && states[i];
+        states[i] = (unsigned char)(!known    ? UM_PAGE_UNKNOWN
+                                    : present ? UM_PAGE_HOST
+                                              : absent_page(block, pages, first + i));
+        if (present && cuda && pages && !get_bit(pages->exists, first + i))
+            note_pages(pages, &pages->exists, begin + i * um_page_size(), 1);
     }
     pthread_mutex_unlock(&block->ctx->lock);
     return UM_OK;
 }
 
 double um_residency_host_share(um_block *block) {
-    size_t count = block_pages(block), present = 0;
+    size_t count = um_residency_page_count(block, 0, block->size), present = 0;
     unsigned char *states = malloc(count ? count : 1);
     if (!states) return -1;
     um_error ignored; /* a share that cannot be known moves nothing */
-    um_status status = um_residency_scan(block, 0, block->span.size, states, &ignored);
+    um_status status = um_residency_scan(block, 0, block->size, states, &ignored);
     for (size_t i = 0; i < count && status == UM_OK; i++) present += states[i] == UM_PAGE_HOST;
     free(states);
     return status == UM_OK && count ? (double)present / (double)count : -1;

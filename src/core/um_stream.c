@@ -49,6 +49,7 @@ um_status um_stream_get(um_context *ctx, int device, um_stream_handle handle, um
     if (found) {
         found->refs++;
     } else {
+        fresh->number = ++ctx->stream_count;
         fresh->next = ctx->streams;
         ctx->streams = found = fresh;
         fresh = NULL;
@@ -265,6 +266,18 @@ um_status um_stream_wait_stream(um_stream *stream, um_stream *other, um_error *e
     if (status != UM_OK) return status;
     pthread_mutex_lock(&ctx->lock);
     um_event_handle event = other->event;
+    uint64_t covered = other->recorded;
     pthread_mutex_unlock(&ctx->lock);
-    return ctx->backend->ops->stream_wait_event(ctx->backend, stream->device, stream->handle, event, err);
+    status = ctx->backend->ops->stream_wait_event(ctx->backend, stream->device, stream->handle, event, err);
+    if (status != UM_OK) return status;
+    pthread_mutex_lock(&ctx->lock);
+    stream->behind = other->number;
+    stream->behind_done = covered;
+    stream->behind_since = stream->issued;
+    pthread_mutex_unlock(&ctx->lock);
+    return UM_OK;
+}
+
+bool um_stream_is_behind_locked(const um_stream *stream, uint64_t sequence, const um_stream *other, uint64_t behind) {
+    return stream->behind == other->number && stream->behind_done >= behind && stream->behind_since < sequence;
 }

@@ -325,24 +325,34 @@ um_status um_read(um_block *block, const char *ptr, int ndim, const int64_t *sha
 
 /* --- new memory ----------------------------------------------------------------------------------------------------- */
 
+/* Whether the host should write a new block: nothing is pending on it, and its pages are on the host or nowhere. */
+static bool host_should_zero(um_block *block) {
+    um_context *ctx = block->ctx;
+    if (!um_context_is_cuda(ctx)) return true;
+    /* Without concurrent access the host may not touch memory while any kernel runs: the device zeroes it, in order. */
+    if (!ctx->backend->concurrent || block->stream) return false;
+    if (um_location_is_host(um_block_home(block))) return true;
+    return block->size < GPU_ZERO_SIZE && (!atomic_load_explicit(&block->gpu_touched, memory_order_relaxed) ||
+                                           um_host_resident(block->chunk.ptr, block->size));
+}
+
 um_status um_zero_new(um_block *block, um_error *err) {
     um_context *ctx = block->ctx;
     um_backend *backend = ctx->backend;
-    size_t size = block->span.size;
-    if (!size || !um_context_is_cuda(ctx)) return UM_OK; /* the host backend's memory is born zero */
-    /* Without concurrent access the host may not touch memory while any kernel runs: the device zeroes it, in order. */
-    if (backend->concurrent && (size < GPU_ZERO_SIZE || um_location_is_host(block->home))) {
-        memset(block->span.ptr, 0, size);
+    size_t size = block->size;
+    if (!size || (block->chunk.fresh && !um_context_is_cuda(ctx))) return UM_OK; /* the host's memory is born zero */
+    if (host_should_zero(block)) {
+        memset(block->chunk.ptr, 0, size);
         return UM_OK;
     }
     /* Pages made by a prefetch cost a fifteenth of pages made by faults. */
     um_stream *stream = &ctx->legacy[block->device];
     um_access access = {.block = block, .offset = 0, .size = size, .write = true, .dense = true};
     um_location device = {UM_LOCATION_DEVICE, block->device};
-    um_status status = um_prefetch(ctx, &access, 1, device, stream, err);
+    um_status status = size < GPU_ZERO_SIZE ? UM_OK : um_prefetch(ctx, &access, 1, device, stream, err);
     if (status == UM_OK) status = um_work_begin(stream, &access, 1, err);
     if (status != UM_OK) return status;
-    status = backend->ops->fill_bytes(backend, stream->device, block->span.ptr, 0, size, stream->handle, err);
+    status = backend->ops->fill_bytes(backend, stream->device, block->chunk.ptr, 0, size, stream->handle, err);
     if (status != UM_OK) {
         um_work_failed(stream);
         return status;

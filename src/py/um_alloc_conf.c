@@ -131,29 +131,21 @@ static size_verdict parse_span(span part, size_t total, size_t *out) {
     return SIZE_OK;
 }
 
-/* Sets ValueError for a size that was refused; `name` says whose it is. Always -1. */
-static int refuse_size(size_verdict verdict, span part, const char *name) {
-    part = trim(part);
-    PyObject *text = PyUnicode_DecodeUTF8(part.text, (Py_ssize_t)part.length, "replace");
-    if (text == NULL) {
-        return -1;
-    }
+/* What is wrong with a size, after its text. */
+static const char *size_problem(size_verdict verdict) {
     switch (verdict) {
-    case SIZE_TOO_LARGE:
-        PyErr_Format(PyExc_ValueError, "%s: the size %R is more than an address space holds", name, text);
-        break;
-    case SIZE_ABOVE_100:
-        PyErr_Format(PyExc_ValueError, "%s: the size %R is more than all memory (100%%)", name, text);
-        break;
-    default:
-        PyErr_Format(PyExc_ValueError,
-                     "%s: %R is not a size; give bytes, or a number with a unit, like 4GiB, 500 MB or 80%% "
-                     "(kB, MB, GB, TB count in thousands; KiB, MiB, GiB, TiB and K, M, G, T in 1024s)",
-                     name, text);
-        break;
+    case SIZE_TOO_LARGE: return "is a size that no address space holds";
+    case SIZE_ABOVE_100: return "is more than all memory (100%)";
+    case SIZE_OK:
+    case SIZE_MALFORMED: break;
     }
-    Py_DECREF(text);
-    return -1;
+    return "is not a size; give bytes, or a number with a unit, like 4GiB, 500 MB or 80% (kB, MB, GB, TB count in thousands; "
+           "KiB, MiB, GiB, TiB and K, M, G, T in 1024s)";
+}
+
+static PyObject *to_text(span part) {
+    part = trim(part);
+    return PyUnicode_DecodeUTF8(part.text, (Py_ssize_t)part.length, "replace");
 }
 
 int um_parse_size(PyObject *text, const char *name, size_t total, size_t *out) {
@@ -166,7 +158,12 @@ int um_parse_size(PyObject *text, const char *name, size_t total, size_t *out) {
     size_t size = 0;
     size_verdict verdict = parse_span(part, total, &size);
     if (verdict != SIZE_OK) {
-        return refuse_size(verdict, part, name);
+        PyObject *shown = to_text(part);
+        if (shown != NULL) {
+            PyErr_Format(PyExc_ValueError, "%s: %R %s", name, shown, size_problem(verdict));
+            Py_DECREF(shown);
+        }
+        return -1;
     }
     *out = size;
     return 0;
@@ -205,62 +202,181 @@ int um_total_memory(um_state *state, um_context *ctx, int device, size_t *out) {
 
 typedef struct setting {
     const char *key;
-    int (*apply)(um_state *state, um_context *ctx, span value); /* -1 with an exception set */
+    int (*apply)(um_state *state, um_context *ctx, const char *key, span value); /* -1 with an exception set */
 } setting;
 
-static int apply_limit(um_state *state, um_context *ctx, span value) {
-    size_t total = 0;
-    size_t limit = 0;
-    if (um_total_memory(state, ctx, UM_ALL_DEVICES, &total) < 0) {
-        return -1;
-    }
-    size_verdict verdict = parse_span(value, total, &limit);
-    if (verdict != SIZE_OK) {
-        return refuse_size(verdict, value, VARIABLE ": limit");
-    }
-    um_pool_set_limit(ctx, UM_ALL_DEVICES, limit);
-    return 0;
-}
+/* "limit, gc_threshold, …"; new reference. */
+static PyObject *list_keys(void);
 
-static const setting settings[] = {
-    {"limit", apply_limit},
-};
-
-#define SETTING_COUNT (sizeof(settings) / sizeof(settings[0]))
-
-static int refuse_entry(const char *problem, span entry) {
-    PyObject *keys = PyUnicode_FromString(settings[0].key);
-    for (size_t i = 1; keys != NULL && i < SETTING_COUNT; ++i) {
-        PyObject *longer = PyUnicode_FromFormat("%U, %s", keys, settings[i].key);
-        Py_SETREF(keys, longer);
-    }
-    PyObject *text = PyUnicode_DecodeUTF8(entry.text, (Py_ssize_t)entry.length, "replace");
+/* Sets ValueError; `problem` goes on after the value. Always -1. */
+static int refuse_value(const char *key, span value, const char *problem) {
+    PyObject *keys = list_keys();
+    PyObject *text = to_text(value);
     if (keys != NULL && text != NULL) {
-        PyErr_Format(PyExc_ValueError, VARIABLE ": %s %R; it reads \"key:value,key:value\", and the valid keys are: %U",
-                     problem, text, keys);
+        PyErr_Format(PyExc_ValueError, VARIABLE ": %s: %R %s; the valid keys are: %U", key, text, problem, keys);
     }
     Py_XDECREF(keys);
     Py_XDECREF(text);
     return -1;
 }
 
+/* *total is what shares are of. */
+static int read_size(um_state *state, um_context *ctx, const char *key, span value, size_t *out, size_t *total) {
+    if (um_total_memory(state, ctx, UM_ALL_DEVICES, total) < 0) {
+        return -1;
+    }
+    size_verdict verdict = parse_span(value, *total, out);
+    return verdict == SIZE_OK ? 0 : refuse_value(key, value, size_problem(verdict));
+}
+
+static int apply_limit(um_state *state, um_context *ctx, const char *key, span value) {
+    size_t total = 0;
+    size_t limit = 0;
+    if (read_size(state, ctx, key, value, &limit, &total) < 0) {
+        return -1;
+    }
+    um_pool_set_limit(ctx, UM_ALL_DEVICES, limit);
+    return 0;
+}
+
+static int apply_gc_threshold(um_state *Py_UNUSED(state), um_context *ctx, const char *key, span value) {
+    span part = trim(value);
+    uint64_t whole = 0;
+    double fraction = 0;
+    size_verdict verdict = read_number(&part, &whole, &fraction);
+    bool percent = part.length == 1 && part.text[0] == '%';
+    double share = ((double)whole + fraction) / (percent ? 100 : 1);
+    if (verdict != SIZE_OK || (part.length > 0 && !percent) || share > 1) {
+        return refuse_value(key, value, "is not a share; give a number from 0 to 1, like 0.8, or 80%");
+    }
+    um_pool_config config;
+    um_pool_get_config(ctx, &config);
+    config.gc_threshold = share;
+    um_pool_set_config(ctx, &config);
+    return 0;
+}
+
+static int apply_slab(um_state *state, um_context *ctx, const char *key, span value) {
+    um_pool_config config;
+    um_pool_get_config(ctx, &config);
+    size_t total = 0;
+    if (read_size(state, ctx, key, value, &config.slab, &total) < 0) {
+        return -1;
+    }
+    if (config.slab < UM_LARGE_PAGE || config.slab > total) {
+        return refuse_value(key, value, "is no size for a slab; give at least 2MiB, and at most all memory (100%)");
+    }
+    um_pool_set_config(ctx, &config);
+    return 0;
+}
+
+#define SHARED_BELOW ((size_t)64 << 10) /* smaller blocks always lie in slabs with others, unaligned */
+#define TOO_SMALL    "is too small: smaller arrays than 64KiB share memory pages in any case; give at least 64KiB"
+
+static int apply_large_page(um_state *state, um_context *ctx, const char *key, span value) {
+    um_pool_config config;
+    um_pool_get_config(ctx, &config);
+    size_t total = 0;
+    if (read_size(state, ctx, key, value, &config.large_page, &total) < 0) {
+        return -1;
+    }
+    if (config.large_page < SHARED_BELOW) {
+        return refuse_value(key, value, TOO_SMALL);
+    }
+    um_pool_set_config(ctx, &config);
+    return 0;
+}
+
+static int apply_max_split(um_state *state, um_context *ctx, const char *key, span value) {
+    um_pool_config config;
+    um_pool_get_config(ctx, &config);
+    size_t total = 0;
+    if (read_size(state, ctx, key, value, &config.max_split, &total) < 0) {
+        return -1;
+    }
+    if (config.max_split < SHARED_BELOW) {
+        return refuse_value(key, value, TOO_SMALL);
+    }
+    um_pool_set_config(ctx, &config);
+    return 0;
+}
+
+static bool span_is(span part, const char *text) {
+    return strlen(text) == part.length && memcmp(text, part.text, part.length) == 0;
+}
+
+static int apply_numa(um_state *Py_UNUSED(state), um_context *ctx, const char *key, span value) {
+    bool off = span_is(trim(value), "off");
+    if (!off && !span_is(trim(value), "on")) {
+        return refuse_value(key, value, "is neither on nor off");
+    }
+    um_context_backend(ctx)->numa.off = off;
+    return 0;
+}
+
+static const setting settings[] = {
+    {"limit", apply_limit},           {"gc_threshold", apply_gc_threshold}, {"slab", apply_slab},
+    {"large_page", apply_large_page}, {"max_split", apply_max_split},       {"numa", apply_numa},
+};
+
+#define SETTING_COUNT (sizeof(settings) / sizeof(settings[0]))
+
+static PyObject *list_keys(void) {
+    PyObject *keys = PyUnicode_FromString(settings[0].key);
+    for (size_t i = 1; keys != NULL && i < SETTING_COUNT; ++i) {
+        PyObject *longer = PyUnicode_FromFormat("%U, %s", keys, settings[i].key);
+        Py_SETREF(keys, longer);
+    }
+    return keys;
+}
+
+/* `advice` follows the entry, or is empty. */
+static int refuse_entry(const char *problem, span entry, const char *advice) {
+    PyObject *keys = list_keys();
+    PyObject *text = to_text(entry);
+    if (keys != NULL && text != NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     VARIABLE ": %s %R%s; it reads \"key:value,key:value\", and the valid keys are: %U", problem, text,
+                     advice, keys);
+    }
+    Py_XDECREF(keys);
+    Py_XDECREF(text);
+    return -1;
+}
+
+static int refuse_key(span key) {
+    static const struct {
+        const char *theirs;
+        const char *advice;
+    } known[] = {
+        {"max_split_size_mb", ", which is PyTorch's: here it is max_split, a size like 200MiB"},
+        {"garbage_collection_threshold", ", which is PyTorch's: here it is gc_threshold, a share like 0.8"},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); ++i) {
+        if (span_is(key, known[i].theirs)) {
+            return refuse_entry("unknown key", key, known[i].advice);
+        }
+    }
+    return refuse_entry("unknown key", key, "");
+}
+
 static int apply_entry(um_state *state, um_context *ctx, span entry, bool *seen) {
     const char *colon = memchr(entry.text, ':', entry.length);
     if (colon == NULL) {
-        return refuse_entry("a value is missing in", entry);
+        return refuse_entry("a value is missing in", entry, "");
     }
     span key = trim((span){.text = entry.text, .length = (size_t)(colon - entry.text)});
     span value = {.text = colon + 1, .length = entry.length - (size_t)(colon + 1 - entry.text)};
     for (size_t i = 0; i < SETTING_COUNT; ++i) {
-        if (strlen(settings[i].key) == key.length && memcmp(settings[i].key, key.text, key.length) == 0) {
+        if (span_is(key, settings[i].key)) {
             if (seen[i]) {
-                return refuse_entry("repeated key", key);
+                return refuse_entry("repeated key", key, "");
             }
             seen[i] = true;
-            return settings[i].apply(state, ctx, value);
+            return settings[i].apply(state, ctx, settings[i].key, value);
         }
     }
-    return refuse_entry("unknown key", key);
+    return refuse_key(key);
 }
 
 int um_apply_alloc_conf(um_state *state, um_context *ctx) {

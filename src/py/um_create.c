@@ -11,6 +11,9 @@ typedef struct creation {
 /* Where the value of keyword `name` goes; NULL when there is no such parameter. */
 static PyObject **find_parameter(const um_state *state, creation *call, PyObject *name) {
     const um_names *names = &state->names;
+    if (name == names->dtype) { /* the commonest; names are interned as a rule */
+        return &call->dtype;
+    }
     const struct {
         PyObject *name;
         PyObject **value;
@@ -19,7 +22,7 @@ static PyObject **find_parameter(const um_state *state, creation *call, PyObject
         {names->order, &call->order}, {names->shape, &call->shape},
     };
     const size_t count = sizeof(parameters) / sizeof(parameters[0]);
-    for (size_t i = 0; i < count; i++) { /* both are interned as a rule */
+    for (size_t i = 0; i < count; i++) {
         if (parameters[i].name == name) {
             return parameters[i].value;
         }
@@ -102,10 +105,17 @@ static int read_order(PyObject *object, char *out) {
 }
 
 /* New reference; None is float64. */
-static PyArray_Descr *read_dtype(PyObject *object) {
+static PyArray_Descr *read_dtype(const um_state *state, PyObject *object) {
     PyArray_Descr *descr = NULL;
     if (object == NULL || object == Py_None) {
         return PyArray_DescrFromType(NPY_DOUBLE);
+    }
+    for (size_t i = 0; i < UM_NUMBER_DTYPES;
+         i++) { /* np.float32 and so on: NumPy's own way takes longer than all the rest here */
+        if ((PyObject *)state->numbers[i]->typeobj == object) {
+            Py_INCREF(state->numbers[i]);
+            return state->numbers[i];
+        }
     }
     return PyArray_DescrConverter(object, &descr) == NPY_FAIL ? NULL : descr;
 }
@@ -131,7 +141,7 @@ static um_ndarray *create(PyObject *module, const char *function, PyObject *cons
     if (call.home != NULL && um_parse_location(state, call.home, "home", device, true, &home) < 0) {
         return NULL;
     }
-    PyArray_Descr *descr = read_dtype(call.dtype);
+    PyArray_Descr *descr = read_dtype(state, call.dtype);
     return descr != NULL ? um_ndarray_empty(state, descr, ndim, shape, order, device, home) : NULL;
 }
 
@@ -207,6 +217,15 @@ static PyMethodDef create_methods[] = {
 };
 
 int um_create_add(PyObject *module, um_state *state) {
-    (void)state;
+    static const int numbers[UM_NUMBER_DTYPES] = {
+        NPY_FLOAT32, NPY_FLOAT64, NPY_INT64,  NPY_UINT8,  NPY_INT32,  NPY_BOOL,      NPY_FLOAT16,
+        NPY_INT8,    NPY_INT16,   NPY_UINT16, NPY_UINT32, NPY_UINT64, NPY_COMPLEX64, NPY_COMPLEX128,
+    };
+    for (size_t i = 0; i < UM_NUMBER_DTYPES; i++) {
+        state->numbers[i] = PyArray_DescrFromType(numbers[i]);
+        if (state->numbers[i] == NULL) {
+            return -1;
+        }
+    }
     return PyModule_AddFunctions(module, create_methods);
 }

@@ -121,7 +121,7 @@ PyObject *um_raise(um_state *state, const um_error *err) {
     } else if (err->status == UM_ERR_OUT_OF_MEMORY) {
         um_context *context = atomic_load(&state->context);
         if (context != NULL) {
-            um_pool_note_out_of_memory(context);
+            um_pool_note_out_of_memory(context, err->device);
         }
         raise_with_attributes(state->out_of_memory_error, message, out_of_memory_attributes(err));
     } else {

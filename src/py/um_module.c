@@ -1,7 +1,7 @@
 /* The module umem._core: its state, and the lazily opened context. */
 #define UM_PY_IMPORTS_NUMPY
 #include "py/um_exchange.h"
-#include "py/um_state.h"
+#include "py/um_ndarray.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +59,19 @@ done:
     return opened;
 }
 
+/* UMEM_NUMA_NODES, for tests: nodes that this host does not have. 0, or -1 with an exception set. */
+static int set_topology(um_context *opened) {
+    char *nodes = NULL;
+    if (um_copy_setting("UMEM_NUMA_NODES", &nodes) < 0) {
+        return -1;
+    }
+    if (nodes != NULL) {
+        um_numa_read(&um_context_backend(opened)->numa, nodes);
+    }
+    PyMem_Free(nodes);
+    return 0;
+}
+
 /* --- Ctrl-C ---------------------------------------------------------------------------------------------------------- */
 
 /* Python runs handlers of signals in its main thread only. */
@@ -111,7 +124,7 @@ um_context *um_state_context(um_state *state) {
     if (opened == NULL) {
         return NULL;
     }
-    if (um_apply_alloc_conf(state, opened) < 0 || allow_interrupts(opened) < 0) {
+    if (set_topology(opened) < 0 || um_apply_alloc_conf(state, opened) < 0 || allow_interrupts(opened) < 0) {
         close_context(opened);
         return NULL;
     }
@@ -178,8 +191,9 @@ static int module_exec(PyObject *module) {
     }
 #endif
     int (*const parts[])(PyObject *, um_state *) = {
-        um_errors_add, um_ndarray_add, um_create_add,    um_interface_add, um_exporter_add, um_import_add,
-        um_read_add,   um_streams_add, um_functions_add, um_placing_add,   um_system_add,
+        um_errors_add, um_ndarray_add,    um_create_add,        um_interface_add, um_exporter_add,
+        um_import_add, um_read_add,       um_streams_add,       um_functions_add, um_placing_add,
+        um_system_add, um_statistics_add, um_out_of_memory_add,
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module, state) < 0) {
@@ -202,6 +216,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->current_stream);
     Py_VISIT(state->deferred);
     Py_VISIT(state->hook_ufunc);
+    Py_VISIT(state->hook_out_of_memory);
     Py_VISIT(state->interruption);
     return 0;
 }
@@ -219,6 +234,10 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->current_stream);
     Py_CLEAR(state->deferred);
     Py_CLEAR(state->hook_ufunc);
+    Py_CLEAR(state->hook_out_of_memory);
+    for (size_t i = 0; i < UM_NUMBER_DTYPES; i++) {
+        Py_CLEAR(state->numbers[i]);
+    }
     Py_CLEAR(state->interruption);
     for (size_t i = 0; i < sizeof(state->typestrs) / sizeof(state->typestrs[0]); i++) {
         Py_CLEAR(state->typestrs[i]);
@@ -233,6 +252,7 @@ static void module_free(void *pointer) {
     PyObject *module = pointer;
     (void)module_clear(module);
     um_state *state = um_state_of_module(module);
+    um_ndarray_free_spares(state);
 #ifdef Py_GIL_DISABLED
     Py_CLEAR(state->turn);
 #endif

@@ -8,6 +8,8 @@
 /* Blocks from this size on are allocated and freed with the GIL released: the driver takes a millisecond and more for them. */
 #define LARGE_BLOCK ((size_t)1 << 20)
 
+#define SPARE_ARRAYS 64 /* dead arrays whose structs are kept for reuse */
+
 /* --- creation ------------------------------------------------------------------------------------------------------------ */
 
 /* Strides of a new array. As in NumPy, those of an array with no elements are 0. */
@@ -38,9 +40,45 @@ static int make_room(um_ndarray *array, int ndim) {
     return 0;
 }
 
+/* A struct to fill, of those that are kept if there is one. */
+static um_ndarray *allocate_array(um_state *state) {
+    um_ndarray *array = state->spare_arrays;
+    if (array == NULL) {
+        return PyObject_GC_New(um_ndarray, state->ndarray_type);
+    }
+    state->spare_arrays = (um_ndarray *)array->base;
+    state->spare_count--;
+    return (um_ndarray *)PyObject_Init((PyObject *)array, state->ndarray_type);
+}
+
+static void free_array(PyTypeObject *type, um_ndarray *array) {
+#ifndef Py_GIL_DISABLED
+    /* At the end of the interpreter the collector may have taken the type's module away. */
+    PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
+    um_state *state = module != NULL ? um_state_of_module(module) : NULL;
+    if (state != NULL && state->spare_count < SPARE_ARRAYS) {
+        array->base = (PyObject *)state->spare_arrays;
+        state->spare_arrays = array;
+        state->spare_count++;
+        return;
+    }
+#else
+    (void)type;
+#endif
+    PyObject_GC_Del(array);
+}
+
+void um_ndarray_free_spares(um_state *state) {
+    while (state->spare_arrays != NULL) {
+        um_ndarray *array = state->spare_arrays;
+        state->spare_arrays = (um_ndarray *)array->base;
+        PyObject_GC_Del(array);
+    }
+}
+
 um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray_Descr *descr, int ndim,
                            const npy_intp *shape, const npy_intp *strides, bool writeable, PyObject *base) {
-    um_ndarray *array = PyObject_GC_New(um_ndarray, state->ndarray_type);
+    um_ndarray *array = allocate_array(state);
     if (array == NULL) {
         um_block_unref(block);
         Py_DECREF(descr);
@@ -102,7 +140,6 @@ typedef struct layout {
     PyArray_Descr *descr; /* owned */
     int ndim;
     npy_intp shape[UM_MAX_NDIM];
-    npy_intp strides[UM_MAX_NDIM];
     size_t nbytes;
 } layout;
 
@@ -160,13 +197,11 @@ static int measure(layout *out) {
         }
         if (length == 0) {
             empty = true;
-        } else if (nbytes > (size_t)PY_SSIZE_T_MAX / (size_t)length) {
+        } else if (__builtin_mul_overflow(nbytes, (size_t)length, &nbytes) || nbytes > (size_t)PY_SSIZE_T_MAX) {
             PyErr_SetString(
                 PyExc_ValueError,
                 "array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size.");
             return -1;
-        } else {
-            nbytes *= (size_t)length;
         }
     }
     out->nbytes = empty ? 0 : nbytes;
@@ -174,18 +209,15 @@ static int measure(layout *out) {
 }
 
 /* Fills *out; takes over a reference to `descr` in any case (out->descr). */
-static int plan_layout(PyArray_Descr *descr, int ndim, const npy_intp *shape, char order, layout *out) {
+static int plan_layout(PyArray_Descr *descr, int ndim, const npy_intp *shape, layout *out) {
     out->descr = descr;
     if (ndim > UM_MAX_NDIM) {
         return too_many_dimensions(ndim);
     }
     out->ndim = ndim;
     um_copy_dims(out->shape, shape, ndim);
-    if (expand_subarray(out) < 0 || um_check_dtype(out->descr) < 0 || give_width(out) < 0 || measure(out) < 0) {
-        return -1;
-    }
-    fill_strides(out->ndim, out->shape, PyDataType_ELSIZE(out->descr), order, out->strides);
-    return 0;
+    bool ok = expand_subarray(out) == 0 && um_check_dtype(out->descr) == 0 && give_width(out) == 0 && measure(out) == 0;
+    return ok ? 0 : -1;
 }
 
 static um_status allocate(um_context *context, size_t size, int device, um_location home, um_block **out,
@@ -200,31 +232,44 @@ static um_status allocate(um_context *context, size_t size, int device, um_locat
     return status;
 }
 
+/* Memory for an array; -1 with an exception set. */
+static int allocate_or_raise(um_state *state, um_context *context, size_t size, int device, um_location home,
+                             um_block **out) {
+    um_error err;
+    unsigned tries = 0;
+    int again = 0;
+    um_status status;
+    do {
+        status = allocate(context, size, device, home, out, &err);
+        again = status == UM_ERR_OUT_OF_MEMORY ? um_make_room(state, context, size, device, &tries) : 0;
+    } while (again > 0);
+    if (status != UM_OK && again == 0) {
+        um_raise(state, &err);
+    }
+    return status == UM_OK ? 0 : -1;
+}
+
 um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, const npy_intp *shape, char order,
                              int device, um_location home) {
     layout plan;
     um_context *context;
-    if (plan_layout(descr, ndim, shape, order, &plan) < 0 || (context = um_state_context(state)) == NULL) {
+    if (plan_layout(descr, ndim, shape, &plan) < 0 || (context = um_state_context(state)) == NULL) {
         Py_DECREF(plan.descr);
         return NULL;
     }
     um_block *block = NULL;
-    um_error err;
-    um_status status = allocate(context, plan.nbytes, device, home, &block, &err);
-    if (status == UM_ERR_OUT_OF_MEMORY) {
-        /* Arrays caught in reference cycles still hold memory. */
-        PyGC_Collect();
-        status = allocate(context, plan.nbytes, device, home, &block, &err);
-    }
-    if (status != UM_OK) {
+    if (allocate_or_raise(state, context, plan.nbytes, device, home, &block) < 0) {
         Py_DECREF(plan.descr);
-        um_raise(state, &err);
         return NULL;
     }
     um_ndarray *array =
-        um_ndarray_new(state, block, um_block_ptr(block), plan.descr, plan.ndim, plan.shape, plan.strides, true, NULL);
-    if (array != NULL) {
-        array->owns_data = true;
+        um_ndarray_new(state, block, um_block_ptr(block), plan.descr, plan.ndim, plan.shape, NULL, true, NULL);
+    if (array == NULL) {
+        return NULL;
+    }
+    array->owns_data = true;
+    if (order == 'F') {
+        fill_strides(array->ndim, array->shape, PyDataType_ELSIZE(array->descr), 'F', array->strides);
     }
     return array;
 }
@@ -281,7 +326,7 @@ static void ndarray_dealloc(PyObject *self) {
     if (array->shape != array->inline_dims) {
         PyMem_Free(array->shape);
     }
-    PyObject_GC_Del(self);
+    free_array(type, array);
     Py_DECREF(type);
 }
 

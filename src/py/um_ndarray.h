@@ -36,9 +36,16 @@ static inline void um_ndarray_set_writeable(um_ndarray *array, bool writeable) {
     atomic_store_explicit(&array->writeable, writeable, memory_order_relaxed);
 }
 
-/* Lengths or strides; unlike memcpy it takes NULL for none. */
+/* Lengths or strides; unlike memcpy it takes NULL for none. The first few one by one: compilers make a block copy of the plain loop, which
+ * takes longer to begin than the rest of a new array's bookkeeping. */
 static inline void um_copy_dims(npy_intp *to, const npy_intp *from, int count) {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < UM_INLINE_NDIM; i++) {
+        if (i == count) {
+            return;
+        }
+        to[i] = from[i];
+    }
+    for (int i = UM_INLINE_NDIM; i < count; i++) {
         to[i] = from[i];
     }
 }
@@ -48,11 +55,12 @@ static inline void um_copy_dims(npy_intp *to, const npy_intp *from, int count) {
 /* A new array over memory. Steals `block` and `descr`, also on failure; `base` (may be NULL) is borrowed. strides NULL: C order. */
 um_ndarray *um_ndarray_new(um_state *state, um_block *block, char *data, PyArray_Descr *descr, int ndim,
                            const npy_intp *shape, const npy_intp *strides, bool writeable, PyObject *base);
+void um_ndarray_free_spares(um_state *state);
 /* A view of the same memory with the same dtype; its base is the array, or the array that this one is a view of. */
 um_ndarray *um_ndarray_view(um_state *state, um_ndarray *array, char *data, int ndim, const npy_intp *shape,
                             const npy_intp *strides);
-/* New memory, contents undefined. Steals `descr`, also on failure. order: 'C' or 'F'. Collects garbage and retries once when out of
- * memory. */
+/* New memory, contents undefined. Steals `descr`, also on failure. order: 'C' or 'F'. When out of memory it
+ * collects garbage, then calls what umem.on_out_of_memory registered, and tries again. */
 um_ndarray *um_ndarray_empty(um_state *state, PyArray_Descr *descr, int ndim, const npy_intp *shape, char order,
                              int device, um_location home);
 /* What is the base of views of the array. Borrowed. */

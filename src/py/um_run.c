@@ -531,6 +531,35 @@ static bool sum_strides(const um_ndarray *src, const bool *reduced, const um_nda
     return own == out->ndim;
 }
 
+/* The partial sums need memory, so that there may be too little. -1 with an exception set. */
+static int run_sum(um_state *state, int ndim, const int64_t *shape, const bool *reduced, const um_operand *source,
+                   const um_operand *target) {
+    int device = um_block_device(target->block);
+    unsigned tries = 0;
+    for (;;) {
+        um_launch_site site;
+        if (um_launch_prepare(state, device, &site) < 0) {
+            return -1;
+        }
+        um_wait wait = UM_WAIT_NONE;
+        um_error err;
+        um_launch_begin(state, &site);
+        um_status status =
+            um_kernel_sum(site.ctx, site.stream, ndim, shape, reduced, source, target, site.deferred, &wait, &err);
+        if (status != UM_ERR_OUT_OF_MEMORY) {
+            return um_launch_finish(state, &site, status, &wait, &err);
+        }
+        (void)um_launch_finish(state, &site, UM_OK, &wait, NULL); /* what was launched is launched again, as a whole */
+        int again = um_make_room(state, site.ctx, err.requested, device, &tries);
+        if (again <= 0) {
+            if (again == 0) {
+                um_raise(state, &err);
+            }
+            return -1;
+        }
+    }
+}
+
 PyDoc_STRVAR(
     sum_into_doc,
     "sum_into($module, src, axes, out, /)\n--\n\n"
@@ -567,17 +596,7 @@ static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize
         return NULL;
     }
     um_operand target = {.block = out->block, .data = out->data, .dtype = to, .strides = strides[1]};
-    um_launch_site site;
-    if (um_launch_prepare(state, um_block_device(out->block), &site) < 0) {
-        return NULL;
-    }
-    um_wait wait = UM_WAIT_NONE;
-    um_error err;
-    um_status status = UM_OK;
-    um_launch_begin(state, &site);
-    status =
-        um_kernel_sum(site.ctx, site.stream, src->ndim, shape, reduced, &source, &target, site.deferred, &wait, &err);
-    if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
+    if (run_sum(state, src->ndim, shape, reduced, &source, &target) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

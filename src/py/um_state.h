@@ -30,6 +30,8 @@ typedef struct um_names {
 #undef UM_NAME_FIELD
 } um_names;
 
+#define UM_NUMBER_DTYPES 14
+
 typedef struct um_state {
     _Atomic(um_context *) context; /* owned; NULL until first use, then the same for good */
 
@@ -46,6 +48,11 @@ typedef struct um_state {
     PyObject *current_stream; /* contextvars.ContextVar holding a Stream; unset: the legacy default stream */
     PyObject *deferred;       /* contextvars.ContextVar holding True inside umem.deferred() */
 
+    struct um_ndarray
+        *spare_arrays; /* dead ones kept for reuse, by their base; guarded by the GIL, unused without one */
+    int spare_count;
+
+    PyArray_Descr *numbers[UM_NUMBER_DTYPES]; /* dtypes of NumPy's numbers, the commonest first */
     um_names names;
     PyObject *typestrs[NPY_NTYPES_LEGACY]; /* by type number: '<f8' and so on for simple dtypes, else NULL */
 
@@ -55,7 +62,9 @@ typedef struct um_state {
 
     /* Python functions that the C code calls, set by umem/__init__.py through _core._set_hooks(name=function). Used in critical sections on
      * the module. */
-    PyObject *hook_ufunc; /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
+    PyObject *hook_ufunc;         /* umem._ufunc.call(name, args, kwargs): the general path behind umem.add, … */
+    PyObject *hook_out_of_memory; /* the program's, of umem.on_out_of_memory; NULL: none. In critical sections too … */
+    struct um_asker *askers;      /* … as the threads that are in it */
 
     /* What the last interrupted host access raised, with its traceback then (borrowed, for comparison), until Python code goes on; else
      * NULL. The main thread's. */
@@ -147,6 +156,13 @@ void um_keep_interruption(um_state *state);
 int um_raise_lost_interruption(um_state *state);
 int um_errors_add(PyObject *module, um_state *state); /* creates the exception types; -1 on error */
 
+/* --- um_out_of_memory.c -------------------------------------------------------------------------------------------- */
+
+/* After a request of `size` bytes that found no memory: 1 when it is to be tried again, 0 when not, -1 with an exception set. The first
+ * time collects garbage, later ones call what umem.on_out_of_memory registered. *tries is 0 before the first. */
+int um_make_room(um_state *state, const um_context *context, size_t size, int device, unsigned *tries);
+int um_out_of_memory_add(PyObject *module, um_state *state);
+
 /* --- um_streams.c ------------------------------------------------------------------------------------------------- */
 
 /* The stream umem's work goes to for arrays of `device`: the one of the active umem.stream context, else the device's legacy
@@ -170,6 +186,9 @@ PyObject *um_location_to_python(um_location where);
 /* `device=`: None (device 0), "cuda", "cuda:1", 1, …: an ordinal (0 on the host backend for any accepted GPU hint; "cpu" is a ValueError that
  * says to use home="cpu" on the CUDA backend, and accepted on the host backend). -1 on error. */
 int um_parse_device(um_state *state, PyObject *object, int *out);
+/* um_system.c: the only argument of a call, device=None; `format` is for PyArg_ParseTupleAndKeywords. UM_ALL_DEVICES for None. NULL with an
+ * exception set, else the context. */
+um_context *um_read_device(um_state *state, PyObject *args, PyObject *kwargs, const char *format, int *device);
 
 /* --- parts of the module, each registering itself: 0, or -1 with an exception set --------------------------------------- */
 
@@ -180,8 +199,9 @@ int um_interface_add(PyObject *module, um_state *state); /* um_interface.c: what
 int um_read_add(PyObject *module, um_state *state);      /* um_read.c: reading several arrays at once */
 int um_import_add(PyObject *module,
                   um_state *state); /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
-int um_functions_add(PyObject *module, um_state *state); /* um_functions.c: kernels */
-int um_placing_add(PyObject *module, um_state *state);   /* um_placing.c: batch prefetch, residency */
-int um_system_add(PyObject *module, um_state *state); /* um_system.c: info, devices, limits, statistics, synchronize */
+int um_functions_add(PyObject *module, um_state *state);  /* um_functions.c: kernels */
+int um_placing_add(PyObject *module, um_state *state);    /* um_placing.c: batch prefetch, residency */
+int um_system_add(PyObject *module, um_state *state);     /* um_system.c: info, devices, limits, synchronize */
+int um_statistics_add(PyObject *module, um_state *state); /* um_statistics.c: memory_stats, scopes, the log */
 
 #endif

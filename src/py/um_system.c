@@ -1,4 +1,4 @@
-/* The machine and the memory policy as Python sees them: info, devices, limits, statistics, synchronize. */
+/* The machine and the memory policy as Python sees them: info, devices, limits, synchronize. */
 #include "py/um_alloc_conf.h"
 
 #include "core/um_pool.h"
@@ -91,13 +91,30 @@ static PyObject *version_to_python(int version) {
     return version > 0 ? PyUnicode_FromFormat("%d.%d", version / 1000, version % 1000 / 10) : Py_NewRef(Py_None);
 }
 
+static PyObject *list_nodes(const um_numa *numa) {
+    PyObject *list = PyList_New(0);
+    for (int node = 0; list != NULL && node < UM_NUMA_MOST; ++node) {
+        if (!um_numa_has(numa, node)) {
+            continue;
+        }
+        PyObject *number = PyLong_FromLong(node);
+        if (number == NULL || PyList_Append(list, number) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(number);
+    }
+    return list;
+}
+
 PyDoc_STRVAR(
     info_doc,
     "info($module, /)\n--\n\n"
     "What umem runs on, as a dict.\n\n"
     "Keys: version, backend ('cuda' or 'host'), reason (why that one), driver (its CUDA version as a number, like 13000, or\n"
     "None), driver_version (like '13.0', or None), library (path of the driver, or None), devices (as `devices`), kernels\n"
-    "(whether this build has CUDA kernels), page_size (of the host, bytes), limit (bytes, or None).");
+    "(whether this build has CUDA kernels), page_size (of the host, bytes), numa_nodes (of the host), numa (whether pages on\n"
+    "the host are made on the node next to their GPU: where there are several, unless UMEM_ALLOC_CONF says numa:off), limit\n"
+    "(bytes, or None).");
 
 static PyObject *core_info(PyObject *module, PyObject *Py_UNUSED(unused)) {
     um_state *state = um_state_of_module(module);
@@ -117,6 +134,8 @@ static PyObject *core_info(PyObject *module, PyObject *Py_UNUSED(unused)) {
         put(dict, "library", text_or_none(cuda ? backend->driver_path : NULL)) < 0 ||
         put(dict, "devices", list_devices(state, ctx)) < 0 || put(dict, "kernels", PyBool_FromLong(UM_HAVE_CUDA)) < 0 ||
         put(dict, "page_size", PyLong_FromSize_t(um_page_size())) < 0 ||
+        put(dict, "numa_nodes", list_nodes(&backend->numa)) < 0 ||
+        put(dict, "numa", PyBool_FromLong(backend->numa.count > 1 && !backend->numa.off)) < 0 ||
         put(dict, "limit", limit_to_python(um_pool_get_limit(ctx, UM_ALL_DEVICES))) < 0) {
         Py_CLEAR(dict);
     }
@@ -146,8 +165,7 @@ static PyObject *core_synchronize(PyObject *module, PyObject *Py_UNUSED(unused))
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* The only argument of a call, device=None. UM_ALL_DEVICES for None. NULL with an exception set, else the context. */
-static um_context *read_device(um_state *state, PyObject *args, PyObject *kwargs, const char *format, int *device) {
+um_context *um_read_device(um_state *state, PyObject *args, PyObject *kwargs, const char *format, int *device) {
     static char *names[] = {"device", NULL};
     PyObject *given = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &given)) {
@@ -159,56 +177,6 @@ static um_context *read_device(um_state *state, PyObject *args, PyObject *kwargs
         return NULL;
     }
     return ctx;
-}
-
-PyDoc_STRVAR(
-    memory_stats_doc,
-    "memory_stats($module, /, device=None)\n--\n\n"
-    "Counters of umem's memory, of one device or of all together, as a flat dict.\n\n"
-    "Names are those of torch.cuda.memory_stats where the meaning is the same: allocated_bytes (of live arrays),\n"
-    "reserved_bytes (held from the driver or system) and active (allocations), each with .all.current, .all.peak,\n"
-    ".all.allocated and .all.freed (ever); num_alloc_retries, num_ooms. Besides: waiting_bytes (freed by the program,\n"
-    "waiting for the GPU) and limit_bytes (None: no limit).");
-
-static PyObject *core_memory_stats(PyObject *module, PyObject *args, PyObject *kwargs) {
-    um_state *state = um_state_of_module(module);
-    int device = 0;
-    um_context *ctx = read_device(state, args, kwargs, "|O:memory_stats", &device);
-    PyObject *dict = ctx != NULL ? PyDict_New() : NULL;
-    if (dict == NULL) {
-        return NULL;
-    }
-    um_memory_stats stats;
-    um_pool_stats(ctx, device, &stats);
-    size_t limit = um_pool_get_limit(ctx, device);
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counters[] = {
-        {"allocated_bytes.all.current", stats.allocated_current},
-        {"allocated_bytes.all.peak", stats.allocated_peak},
-        {"allocated_bytes.all.allocated", stats.allocated_total},
-        {"allocated_bytes.all.freed", stats.freed_total},
-        {"reserved_bytes.all.current", stats.reserved_current},
-        {"reserved_bytes.all.peak", stats.reserved_peak},
-        {"active.all.current", stats.blocks_current},
-        {"active.all.peak", stats.blocks_peak},
-        {"active.all.allocated", stats.blocks_total},
-        {"active.all.freed", stats.blocks_total - stats.blocks_current},
-        {"num_alloc_retries", stats.retries},
-        {"num_ooms", stats.out_of_memory},
-        {"waiting_bytes", stats.waiting_current},
-    };
-    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); ++i) {
-        if (put(dict, counters[i].key, PyLong_FromUnsignedLongLong(counters[i].value)) < 0) {
-            Py_DECREF(dict);
-            return NULL;
-        }
-    }
-    if (put(dict, "limit_bytes", limit_to_python(limit)) < 0) {
-        Py_CLEAR(dict);
-    }
-    return dict;
 }
 
 /* A limit as an int, as text, or None. */
@@ -253,8 +221,8 @@ PyDoc_STRVAR(
     "Parameters\n----------\n"
     "limit : int, str or None\n"
     "    Bytes, or a size like \"4GiB\", \"500 MB\" or \"80%\" (of the device's memory; of that of all devices together\n"
-    "    when `device` is None; of the system's without a GPU). None takes the limit off. A limit below what is held now\n"
-    "    frees nothing and refuses new arrays.\n"
+    "    when `device` is None; of the system's without a GPU). None takes the limit off. Where more is held than the\n"
+    "    limit, what no array uses is given back; arrays stay, and new ones are refused.\n"
     "device : optional\n"
     "    The GPU to limit. None: all together.\n\n"
     "Raises\n------\n"
@@ -276,7 +244,12 @@ static PyObject *core_set_limit(PyObject *module, PyObject *args, PyObject *kwar
         read_limit(state, ctx, given, device, &limit) < 0) {
         return NULL;
     }
+    Py_BEGIN_ALLOW_THREADS /* waits for the GPU when memory has to go back */
     um_pool_set_limit(ctx, device, limit);
+    Py_END_ALLOW_THREADS
+    if (PyErr_Occurred()) { /* Ctrl-C in that wait; the limit is set */
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -285,14 +258,14 @@ PyDoc_STRVAR(get_limit_doc, "get_limit($module, /, device=None)\n--\n\n"
 
 static PyObject *core_get_limit(PyObject *module, PyObject *args, PyObject *kwargs) {
     int device = 0;
-    um_context *ctx = read_device(um_state_of_module(module), args, kwargs, "|O:get_limit", &device);
+    um_context *ctx = um_read_device(um_state_of_module(module), args, kwargs, "|O:get_limit", &device);
     return ctx != NULL ? limit_to_python(um_pool_get_limit(ctx, device)) : NULL;
 }
 
 PyDoc_STRVAR(
     trim_doc,
     "trim($module, /)\n--\n\n"
-    "Give back memory that waits to be freed, waiting for the GPU's work where needed; returns the number of bytes.");
+    "Give all memory back to the driver or system that no array uses, waiting for the GPU's work; returns the bytes.");
 
 static PyObject *core_trim(PyObject *module, PyObject *Py_UNUSED(unused)) {
     um_state *state = um_state_of_module(module);
@@ -314,7 +287,7 @@ PyDoc_STRVAR(reset_peak_doc, "reset_peak($module, /, device=None)\n--\n\n"
 
 static PyObject *core_reset_peak(PyObject *module, PyObject *args, PyObject *kwargs) {
     int device = 0;
-    um_context *ctx = read_device(um_state_of_module(module), args, kwargs, "|O:reset_peak", &device);
+    um_context *ctx = um_read_device(um_state_of_module(module), args, kwargs, "|O:reset_peak", &device);
     if (ctx == NULL) {
         return NULL;
     }
@@ -326,7 +299,6 @@ static PyMethodDef system_functions[] = {
     {"devices", core_devices, METH_NOARGS, devices_doc},
     {"info", core_info, METH_NOARGS, info_doc},
     {"synchronize", core_synchronize, METH_NOARGS, synchronize_doc},
-    {"memory_stats", UM_METHOD(core_memory_stats), METH_VARARGS | METH_KEYWORDS, memory_stats_doc},
     {"set_limit", UM_METHOD(core_set_limit), METH_VARARGS | METH_KEYWORDS, set_limit_doc},
     {"get_limit", UM_METHOD(core_get_limit), METH_VARARGS | METH_KEYWORDS, get_limit_doc},
     {"trim", core_trim, METH_NOARGS, trim_doc},

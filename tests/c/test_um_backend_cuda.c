@@ -246,6 +246,75 @@ static void blocks_have_advice_from_birth(void) {
     }
 }
 
+#define HOST_NUMA_ID 134 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID */
+
+static struct {
+    int count, node;
+    char *ptr;
+    size_t size;
+} bound;
+
+static int note_binding(void *ptr, size_t size, int node) {
+    ++bound.count;
+    bound.ptr = ptr;
+    bound.size = size;
+    bound.node = node;
+    return -1; /* as a system that refuses: nobody minds */
+}
+
+/* The node that is asked for when memory is allocated; -1: none. */
+static int node_asked(size_t size, int device, um_location home) {
+    um_error err;
+    void *ptr = NULL;
+    memset(&bound, 0, sizeof(bound));
+    if (!ok(backend->ops->mem_alloc(backend, size, device, home, &ptr, &err), &err)) {
+        return -2;
+    }
+    bool whole = bound.count == 0 || (bound.count == 1 && bound.ptr == ptr && bound.size == size);
+    UM_CHECK(whole);
+    UM_CHECK(ok(backend->ops->mem_free(backend, ptr, size, device, &err), &err));
+    return bound.count == 0 ? -1 : bound.node;
+}
+
+static void host_pages_go_next_to_the_gpu(void) {
+    for (int concurrent = 0; concurrent < 2; ++concurrent) {
+        start(13000, 3);
+        FAKE(fakecu_set_concurrent)(concurrent);
+        FAKE(fakecu_set_attribute)(0, HOST_NUMA_ID, 1);
+        FAKE(fakecu_set_attribute)(1, HOST_NUMA_ID, 5);
+        FAKE(fakecu_set_attribute)(2, HOST_NUMA_ID, -1);
+        UM_REQUIRE(open_backend());
+        um_device_info info;
+        um_error err;
+        UM_CHECK(ok(backend->ops->device_info(backend, 1, &info, &err), &err) && info.numa_node == 5);
+        um_numa_read(&backend->numa, "0-1,5");
+        backend->numa.bind = note_binding;
+        UM_CHECK(node_asked(2 * MIB, 0, nowhere) == 1);
+        UM_CHECK(node_asked(64 * KIB, 1, nowhere) == 5);
+        UM_CHECK(node_asked(2 * MIB, 2, nowhere) == -1); /* nobody knows */
+        UM_CHECK(node_asked(4 * KIB, 0, nowhere) == -1); /* its pages may be others' too */
+        UM_CHECK(node_asked(2 * MIB, 1, host) == 5);
+        UM_CHECK(node_asked(2 * MIB, 0, gpu1) == 1);
+        UM_CHECK(node_asked(2 * MIB, 1, node0) == 0); /* a home says where */
+        backend->numa.off = true;
+        UM_CHECK(node_asked(2 * MIB, 0, nowhere) == -1);
+        UM_CHECK(node_asked(2 * MIB, 1, node0) == 0);
+        um_numa_read(&backend->numa, "0-1");
+        backend->numa.bind = note_binding;
+        UM_CHECK(node_asked(2 * MIB, 1, nowhere) == -1); /* no such node */
+        um_numa_read(&backend->numa, "1");
+        backend->numa.bind = note_binding;
+        UM_CHECK(node_asked(2 * MIB, 0, nowhere) == -1); /* there is no other */
+        finish();
+    }
+    start(12000, 1); /* a driver that does not know the attribute */
+    UM_REQUIRE(open_backend());
+    um_numa_read(&backend->numa, "0-1");
+    backend->numa.bind = note_binding;
+    UM_CHECK(node_asked(2 * MIB, 0, nowhere) == -1);
+    finish();
+}
+
 static void too_much_is_out_of_memory(void) {
     start(13000, 1);
     FAKE(fakecu_set_managed_limit)(8 * MIB);
@@ -672,6 +741,7 @@ int main(void) {
     UM_RUN(threads_share_contexts_streams_and_images);
     UM_RUN(a_forked_child_does_not_touch_the_driver);
     UM_RUN(blocks_have_advice_from_birth);
+    UM_RUN(host_pages_go_next_to_the_gpu);
     UM_RUN(too_much_is_out_of_memory);
     UM_RUN(pointers_are_known);
     UM_RUN(prefetch_moves);

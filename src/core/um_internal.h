@@ -55,14 +55,13 @@ typedef struct um_block_more {
 
 /* A block, live or freed: while the memory of a freed one is in use or kept for the next of its class, the struct stays with it. */
 struct um_block {
-    um_chunk
-        chunk; /* first member. slab NULL: wrapped memory, or none. chunk.owned is a um_block_more or NULL. chunk.next is the list a freed block is in, [lock] or the
-                       shard's */
+    /* First member. slab NULL: wrapped memory, or none. owned: a um_block_more, or NULL. next: of the list that a freed block is in, [lock]
+     * or the shard's. */
+    um_chunk chunk;
     union {
         size_t size; /* bytes asked for */
-        uint64_t
-            freed_epoch; /* [lock] of a block in um_context.waiting: um_context.syncs_started at the time of the free. Only a later
-                                 synchronise counts */
+        /* [lock] Of a block in um_context.waiting: um_context.syncs_started at the time of the free. Only a later synchronise counts. */
+        uint64_t freed_epoch;
     };
     um_context *ctx;
     um_stream *stream; /* [lock] where umem's last work on the block runs, a reference; NULL: none unfinished */

@@ -186,6 +186,30 @@ class TestStatistics:
             "reserved_bytes.all.peak",
         ) == [0, 0, 0]
 
+    @pytest.mark.backends("fake")
+    def test_requests_that_fail_meanwhile_are_no_memory(self, quiet):
+        umem = quiet
+        base = umem.memory_stats()["reserved_bytes.all.current"]
+        done = threading.Event()
+
+        def fail():
+            while not done.is_set():
+                with pytest.raises(umem.OutOfMemoryError):
+                    umem.empty(1 << 50, "u1")
+
+        thread = threading.Thread(target=fail)
+        thread.start()
+        try:
+            for _ in range(100):
+                a = umem.empty(200 * MIB, "u1")
+                check(umem.memory_stats())
+                del a
+                umem.trim()
+        finally:
+            done.set()
+            thread.join()
+        assert umem.memory_stats()["reserved_bytes.all.peak"] <= base + 208 * MIB
+
     def test_max_split_size(self, umem):
         assert umem.memory_stats()["max_split_size"] == -1
 

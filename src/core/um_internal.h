@@ -148,6 +148,7 @@ typedef struct um_arena {
 typedef struct um_account {
     um_memory_stats stats; /* from freed_total on, only what is not known elsewhere */
     size_t limit;          /* bytes, SIZE_MAX: none */
+    uint64_t held;         /* bytes that limits count: of slabs, and of memory on its way from or to the backend */
 } um_account;
 
 struct um_scope {
@@ -305,7 +306,7 @@ um_block *um_list_take_first(um_list *list);
 
 /* --- um_pool.c ---------------------------------------------------------------------------------------------------- */
 void um_pool_init(um_context *ctx);
-/* Counts `bytes` taken from the backend against the limits. UM_ERR_OUT_OF_MEMORY with the figures, for a request of `size` bytes, when one
+/* Counts `bytes` to be taken from the backend against the limits. UM_ERR_OUT_OF_MEMORY with the figures, for a request of `size` bytes, when one
  * refuses. */
 UM_MUST_CHECK um_status um_pool_reserve(um_context *ctx, int device, size_t bytes, size_t size, um_error *err);
 void um_pool_unreserve(um_context *ctx, int device, size_t bytes); /* they have gone back, or never came */

@@ -117,8 +117,9 @@ static bool is_small_heap(const um_heap *heap) {
     return heap == &((const um_arena *)heap->arg)->stores[UM_STORE_SMALL].heap;
 }
 
-/* A slab more or less of one kind of blocks. */
+/* A slab more or less. */
 static void count_slab(um_usage *stats, size_t size, bool is_new) {
+    stats->reserved_current += is_new ? size : -size;
     stats->slabs_current += is_new ? 1 : UINT64_MAX;
     if (!is_new) return;
     stats->slabs_total++;
@@ -131,10 +132,8 @@ void um_pool_count_slab_locked(um_context *ctx, const um_slab *slab, bool is_new
     bool small = is_small_heap(slab->heap);
     um_memory_stats *both[2] = {&ctx->all.stats, &ctx->devices[((um_arena *)slab->heap->arg)->device].stats};
     for (int i = 0; i < 2; i++) {
-        um_usage *kind = small ? &both[i]->small : &both[i]->large;
-        kind->reserved_current += is_new ? slab->size : -slab->size;
-        count_slab(kind, slab->size, is_new);
-        count_slab(&both[i]->all, slab->size, is_new); /* whose bytes um_pool_reserve has counted */
+        count_slab(small ? &both[i]->small : &both[i]->large, slab->size, is_new);
+        count_slab(&both[i]->all, slab->size, is_new);
     }
 }
 
@@ -144,9 +143,9 @@ static bool has_room(const um_account *account, uint64_t used, size_t size) {
 }
 
 static void compare_with_limits_locked(um_context *ctx) {
-    bool over = ctx->all.stats.reserved_current > ctx->all.limit;
+    bool over = ctx->all.held > ctx->all.limit;
     for (int device = 0; device < UM_MAX_DEVICES && !over; device++)
-        over = ctx->devices[device].stats.reserved_current > ctx->devices[device].limit;
+        over = ctx->devices[device].held > ctx->devices[device].limit;
     if (over)
         atomic_fetch_or(&ctx->detours, UM_DETOUR_LIMIT);
     else
@@ -158,11 +157,11 @@ static um_status refuse(const um_account *refused, int device, size_t size, um_e
         um_error_set(err, UM_ERR_OUT_OF_MEMORY,
                      "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes. Free arrays, "
                      "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
-                     size, (unsigned long long)refused->stats.reserved_current,
+                     size, (unsigned long long)refused->held,
                      device == UM_ALL_DEVICES ? "" : " of this device", refused->limit);
     if (err) {
         err->requested = size;
-        err->in_use = refused->stats.reserved_current;
+        err->in_use = refused->held;
         err->limit = refused->limit;
         err->device = device;
     }
@@ -173,20 +172,20 @@ um_status um_pool_reserve(um_context *ctx, int device, size_t bytes, size_t size
     um_status status = UM_OK;
     um_account *both[2] = {&ctx->all, account(ctx, device)};
     pthread_mutex_lock(&ctx->lock);
-    if (!has_room(both[0], both[0]->stats.reserved_current, bytes)) {
+    if (!has_room(both[0], both[0]->held, bytes)) {
         status = refuse(both[0], UM_ALL_DEVICES, size, err);
-    } else if (!has_room(both[1], both[1]->stats.reserved_current, bytes)) {
+    } else if (!has_room(both[1], both[1]->held, bytes)) {
         status = refuse(both[1], device, size, err);
     }
-    for (int i = 0; i < 2 && status == UM_OK; i++) both[i]->stats.reserved_current += bytes;
+    for (int i = 0; i < 2 && status == UM_OK; i++) both[i]->held += bytes;
     pthread_mutex_unlock(&ctx->lock);
     return status;
 }
 
 void um_pool_unreserve(um_context *ctx, int device, size_t bytes) {
     pthread_mutex_lock(&ctx->lock);
-    ctx->all.stats.reserved_current -= bytes;
-    ctx->devices[device].stats.reserved_current -= bytes;
+    ctx->all.held -= bytes;
+    ctx->devices[device].held -= bytes;
     compare_with_limits_locked(ctx);
     pthread_mutex_unlock(&ctx->lock);
 }
@@ -198,7 +197,7 @@ um_status um_pool_admit(um_context *ctx, int device, size_t size, um_error *err)
     publish_all_locked(ctx);
     for (int i = 0; i < 2 && status == UM_OK; i++) {
         const um_account *one = account(ctx, i ? device : UM_ALL_DEVICES);
-        if (one->stats.reserved_current > one->limit && !has_room(one, one->stats.allocated_current, size))
+        if (one->held > one->limit && !has_room(one, one->stats.allocated_current, size))
             status = refuse(one, i ? device : UM_ALL_DEVICES, size, err);
     }
     pthread_mutex_unlock(&ctx->lock);
@@ -364,11 +363,11 @@ void um_pool_make_room(um_context *ctx, int device, size_t bytes) {
     const um_account *own = account(ctx, device);
     bool together = ctx->all.limit < own->limit;
     size_t limit = together ? ctx->all.limit : own->limit;
-    uint64_t reserved = together ? ctx->all.stats.reserved_current : own->stats.reserved_current;
+    uint64_t held = together ? ctx->all.held : own->held;
     double threshold = ctx->pool.gc_threshold;
     pthread_mutex_unlock(&ctx->lock);
     if (limit == SIZE_MAX) limit = total_memory(ctx, device);
-    if (!limit || (double)reserved + (double)bytes <= threshold * (double)limit) return;
+    if (!limit || (double)held + (double)bytes <= threshold * (double)limit) return;
     um_arena_poll(ctx);
     um_arena_release(ctx, 0);
 }
@@ -376,8 +375,7 @@ void um_pool_make_room(um_context *ctx, int device, size_t bytes) {
 bool um_pool_may_retry(um_context *ctx, int device) {
     pthread_mutex_lock(&ctx->lock);
     publish_all_locked(ctx);
-    const um_usage *usage = &ctx->all.stats.all;
-    bool may = ctx->waiting.first || usage->reserved_current > usage->allocated_current;
+    bool may = ctx->waiting.first || ctx->all.held > ctx->all.stats.allocated_current;
     ctx->all.stats.retries += may;
     ctx->devices[device].stats.retries += may;
     pthread_mutex_unlock(&ctx->lock);

@@ -229,6 +229,21 @@ class TestLimits:
             umem.set_limit(None, device=device)
         assert umem.empty(2 * MIB, "u1").size == 2 * MIB
 
+    @pytest.mark.parametrize("device", [None, 0])
+    @pytest.mark.parametrize("nbytes", [1, MIB])
+    def test_of_no_bytes_refuses_everything(self, umem, device, nbytes, on_gpu):
+        gc.collect()
+        umem.trim()
+        umem.set_limit(0, device=device)
+        try:
+            with pytest.raises(umem.OutOfMemoryError, match="limit") as caught:
+                umem.empty(nbytes, "u1")
+            assert umem.empty(0).size == 0
+        finally:
+            umem.set_limit(None, device=device)
+        assert caught.value.limit == 0
+        assert caught.value.device == device
+
     def test_below_what_is_held(self, umem):
         a = umem.ones(MIB, "u1")
         umem.set_limit(1)

@@ -1,6 +1,7 @@
 #include "core/um_status.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ void um_error_format(um_error *err, um_status status, const char *format, ...) {
     va_end(args);
     memset(err, 0, sizeof(*err));
     err->status = status;
+    err->limit = SIZE_MAX;
     err->device = -1;
     memcpy(err->message, message, sizeof(message));
 }

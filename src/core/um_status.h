@@ -38,7 +38,7 @@ typedef struct um_error {
     int cuda_code;    /* CUresult of the failed call, 0 when status is not UM_ERR_CUDA */
     const char *call; /* driver entry point that failed, static storage, or NULL */
     char name[64];    /* CUresult's name, e.g. "CUDA_ERROR_INVALID_VALUE" */
-    /* UM_ERR_OUT_OF_MEMORY: figures in bytes. limit is 0 when no limit refused the request. */
+    /* UM_ERR_OUT_OF_MEMORY: figures in bytes. limit is SIZE_MAX when no limit refused the request. */
     size_t requested;
     size_t in_use;
     size_t limit;

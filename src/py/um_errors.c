@@ -75,7 +75,7 @@ static PyObject *cuda_error_attributes(const um_error *err) {
 }
 
 static PyObject *out_of_memory_attributes(const um_error *err) {
-    PyObject *limit = err->limit != 0 ? PyLong_FromSize_t(err->limit) : Py_NewRef(Py_None);
+    PyObject *limit = err->limit != SIZE_MAX ? PyLong_FromSize_t(err->limit) : Py_NewRef(Py_None);
     PyObject *device = err->device >= 0 ? PyLong_FromLong(err->device) : Py_NewRef(Py_None);
     if (limit == NULL || device == NULL) {
         Py_XDECREF(limit);

@@ -33,7 +33,7 @@ static void error_set_formats_and_resets(void) {
     UM_CHECK(strcmp(err.message, "x is 3") == 0);
     UM_CHECK(err.status == UM_ERR_VALUE);
     UM_CHECK(err.cuda_code == 0 && err.call == NULL && err.name[0] == '\0');
-    UM_CHECK(err.requested == 0 && err.in_use == 0 && err.limit == 0 && err.device == -1);
+    UM_CHECK(err.requested == 0 && err.in_use == 0 && err.limit == SIZE_MAX && err.device == -1);
 }
 
 static void error_set_takes_its_own_message(void) {

@@ -597,6 +597,28 @@ print(held())
         )
         assert int(out) == mib * MIB
 
+    @pytest.mark.backends("fake")
+    @pytest.mark.parametrize(
+        ("own", "together", "mib"), [(100, 120, 84), (100, 300, 104), (75, 300, 84)]
+    )
+    def test_gc_threshold_is_of_either_limit(self, run_python, own, together, mib):
+        """20 MiB are idle, and 24 are wanted beside 60 of another device."""
+        out = run_python(
+            WHERE
+            + f"""
+umem.set_limit({own << 20}, device=0)
+umem.set_limit({together << 20})
+other = umem.empty(60 << 20, "u1", device=1)
+a = umem.empty(20 << 20, "u1")
+del a
+b = umem.empty(24 << 20, "u1")
+print(held())
+""",
+            FAKECU_DEVICES="2",
+            UMEM_ALLOC_CONF="gc_threshold:0.5",
+        )
+        assert int(out) == mib * MIB
+
 
 #: … and the memory policy of its pages: mode (1: a preferred node, 0: none) and nodes
 POLICY = (

@@ -358,16 +358,27 @@ void um_pool_after_free(um_context *ctx) {
     if (idle > keep) um_arena_release(ctx, keep);
 }
 
+static bool is_past(double threshold, size_t limit, uint64_t held, size_t bytes) {
+    return (double)held + (double)bytes > threshold * (double)limit;
+}
+
 void um_pool_make_room(um_context *ctx, int device, size_t bytes) {
+    bool limited = false, past = false;
     pthread_mutex_lock(&ctx->lock);
-    const um_account *own = account(ctx, device);
-    bool together = ctx->all.limit < own->limit;
-    size_t limit = together ? ctx->all.limit : own->limit;
-    uint64_t held = together ? ctx->all.held : own->held;
     double threshold = ctx->pool.gc_threshold;
+    uint64_t held = account(ctx, device)->held;
+    for (int i = 0; i < 2; i++) {
+        const um_account *one = account(ctx, i ? device : UM_ALL_DEVICES);
+        if (one->limit == SIZE_MAX) continue;
+        limited = true;
+        past = past || is_past(threshold, one->limit, one->held, bytes);
+    }
     pthread_mutex_unlock(&ctx->lock);
-    if (limit == SIZE_MAX) limit = total_memory(ctx, device);
-    if (!limit || (double)held + (double)bytes <= threshold * (double)limit) return;
+    if (!limited) {
+        size_t total = total_memory(ctx, device);
+        past = total && is_past(threshold, total, held, bytes);
+    }
+    if (!past) return;
     um_arena_poll(ctx);
     um_arena_release(ctx, 0);
 }

@@ -19,10 +19,13 @@ from umem._residency import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import IO
 
     Operations = list[tuple[Callable[[int], object] | None, int, int]]
 
 PEERS = ("torch", "cupy", "rmm", "numpy")
+
+_LONGEST = 4096  # characters of a line: what has none is no recording, however large it is
 
 _HOME = re.compile(r"-|cpu|(cuda|numa):\d{1,9}")
 
@@ -75,8 +78,10 @@ def read_recording(lines: Iterable[str]) -> list[Event]:
                         raise BadRecording(f"id {key} was allocated before")
                     if not _HOME.fullmatch(home):
                         raise BadRecording(f"{home!r} is no home: -, cpu, cuda:N or numa:N")
-                    if _number(size) == 0:
-                        raise BadRecording("an allocation has at least one byte")
+                    if not 0 < _number(size) <= sys.maxsize:
+                        raise BadRecording(
+                            "an allocation has at least one byte, and fits an address space"
+                        )
                     place = free.pop() if free else len(places)
                     seen.add(key)
                     places[key] = place
@@ -95,6 +100,15 @@ def read_recording(lines: Iterable[str]) -> list[Event]:
         except BadRecording as error:
             raise BadRecording(f"line {number}: {error}") from None
     return events
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    number = 0
+    while line := file.readline(_LONGEST):
+        number += 1
+        if len(line) == _LONGEST:
+            raise BadRecording(f"line {number}: is longer than {_LONGEST - 1} characters")
+        yield line
 
 
 def _number(text: str) -> int:
@@ -127,6 +141,7 @@ def _umem(events: Iterable[Event]) -> tuple[Operations, Callable[[], None], Call
     import umem
 
     gpus = len(umem.devices())
+    nodes = umem.info()["numa_nodes"]
     makers: dict[tuple[int, str | None], Callable[[int], object]] = {}
     operations: Operations = []
     for event in events:
@@ -137,6 +152,8 @@ def _umem(events: Iterable[Event]) -> tuple[Operations, Callable[[], None], Call
         home = event.home
         if home is not None and home.startswith("cuda:") and int(home[5:]) >= gpus:
             home = "cuda:0"
+        elif home is not None and home.startswith("numa:") and int(home[5:]) not in nodes:
+            home = "cpu"
         maker = makers.get((device, home))
         if maker is None:
             maker = partial(umem.empty, dtype=np.dtype("u1"))
@@ -275,7 +292,7 @@ def main(arguments: list[str]) -> int:
         command.error("--repeat must be at least 1")
     try:
         with open(options.file, encoding="ascii", errors="replace") as file:
-            events = read_recording(file)
+            events = read_recording(_lines(file))
     except (OSError, BadRecording) as error:
         text = error.strerror if isinstance(error, OSError) else error
         print(f"{options.file}: {text}", file=sys.stderr)

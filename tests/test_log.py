@@ -101,6 +101,26 @@ class TestRecording:
             umem.empty(7, "u1")
         assert record(umem, lambda: None) == []  # none of those is left open
 
+    def test_files_of_bytes_are_refused_before_anything_is_recorded(self, umem):
+        begun = False
+        with pytest.raises(TypeError), umem.record_allocations(io.BytesIO()):
+            begun = True
+        assert not begun  # what is recorded then would be lost
+        assert record(umem, lambda: None) == []
+
+    def test_ending_another_one(self, umem):
+        """An object that records nothing, or no more, leaves the recording of others alone."""
+        other, ended = (umem.record_allocations(io.StringIO()) for _ in range(2))
+        with ended:
+            pass
+        file = io.StringIO()
+        with umem.record_allocations(file):
+            for recording in (other, ended):
+                with pytest.raises(RuntimeError, match="not entered"):
+                    recording.__exit__(None, None, None)
+            umem.empty(7, "u1")
+        assert file.getvalue() == HEADER + "a 0 7 0 -\nf 0\n"
+
     def test_is_written_when_the_block_fails(self, umem):
         file = io.StringIO()
         with pytest.raises(KeyError), umem.record_allocations(file):
@@ -208,6 +228,10 @@ BAD = {
     HEADER + "a 0 10 0 -\nf 0 1\n": 3,
     HEADER + "a 99999999999999999999 10 0 -\n": 2,
     HEADER + "a ü 10 0 -\n": 2,
+    HEADER + f"a 0 {1 << 63} 0 -\n": 2,
+    HEADER + "a" * 5000: 2,
+    "\0" * 5000: 1,
+    HEADER + "# " + "a" * 5000 + "\na 0 10 0 -\n": 2,
 }
 
 
@@ -248,6 +272,18 @@ class TestReplay:
         path = tmp_path / "log"
         path.write_text(GOOD)
         assert bench("replay", path)[0] == 0
+
+    def test_numa_nodes_of_other_machines(self, umem, bench, tmp_path):
+        path = tmp_path / "log"
+        path.write_text(HEADER + "a 0 10 0 numa:0\na 1 10 0 numa:999\n")
+        status, out, err = bench("replay", path)
+        assert (status, err) == (0, "")
+        assert "umem  " in out
+
+    def test_a_file_without_an_end(self, umem, bench):
+        status, _, err = bench("replay", "/dev/zero")
+        assert status == 1
+        assert err.startswith("/dev/zero: line 1: ")
 
     def test_an_empty_one(self, umem, bench, tmp_path):
         path = tmp_path / "log"

@@ -343,6 +343,14 @@ class TestScope:
         assert (scope.allocated, scope.peak) == (1000, 1000)
         assert "done" in repr(scope)
 
+    def test_is_ended_after_it_was_entered(self, umem):
+        m = umem.memory_scope("m")
+        with pytest.raises(RuntimeError, match="'m' was not entered"):
+            m.__exit__(None, None, None)
+        with m:
+            pass
+        assert "done" in repr(m)
+
     def test_is_entered_once(self, umem):
         scope = umem.memory_scope("once")
         assert "not entered" in repr(scope)

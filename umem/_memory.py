@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import warnings
+from contextlib import nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 from umem import _core
@@ -165,6 +166,8 @@ class memory_scope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._handle is None:
+            raise RuntimeError(f"memory_scope {self.name!r} was not entered")
         self._open = False
         _core.scope_end(self._handle)
 
@@ -260,23 +263,29 @@ class record_allocations:
     recording began are left out.
     """
 
-    __slots__ = ("_file", "_target")
+    __slots__ = ("_file", "_opened", "_target")
 
     def __init__(self, file: str | os.PathLike[str] | IO[str]) -> None:
         self._target = file
-        self._file: IO[str] | None = None
+        self._file: IO[str] | None = None  # while it records
+        self._opened = False  # the file is this object's own
 
     def __enter__(self) -> Self:
         _core.log_begin()
         try:
+            self._opened = isinstance(self._target, str | os.PathLike)
             if isinstance(self._target, str | os.PathLike):
                 self._file = open(self._target, "w", encoding="ascii")
-            elif not callable(getattr(self._target, "write", None)):
+            elif callable(getattr(self._target, "write", None)):
+                self._file = self._target
+            else:
                 raise TypeError(
                     "file must be a path or a text file with write(), "
                     f"not {type(self._target).__name__!r}"
                 )
+            self._file.write(f"{RECORDING_HEADER}\n")  # one that cannot be written fails now
         except BaseException:
+            self._file = None
             _core.log_end()
             raise
         return self
@@ -287,13 +296,12 @@ class record_allocations:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        events, complete = _core.log_end()
         file, self._file = self._file, None
         if file is None:
-            _write(events, complete, self._target)  # type: ignore[arg-type]
-        else:
-            with file:
-                _write(events, complete, file)
+            raise RuntimeError("record_allocations was not entered, or has ended")
+        events, complete = _core.log_end()
+        with file if self._opened else nullcontext():
+            _write(events, complete, file)
         if not complete:
             warnings.warn(
                 "there was no memory to record all allocations: the recording ends early",
@@ -303,7 +311,6 @@ class record_allocations:
 
 
 def _write(events: bytes, complete: bool, file: IO[str]) -> None:
-    file.write(f"{RECORDING_HEADER}\n")
     lines: list[str] = []
     ids: dict[int, int] = {}  # of live blocks, by address
     count = 0

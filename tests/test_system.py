@@ -204,6 +204,16 @@ print(before, "fakecuda" in open("/proc/self/maps").read())
         )
         assert out.split() == ["False", str(on_gpu)]
 
+    def test_the_first_use_imports_nothing(self, run_python):
+        """A signal's handler may use umem in the middle of the first use."""
+        out = run_python("""
+import sys, umem
+before = set(sys.modules)
+assert (umem.ones(3) + 1).sum() == 6
+print(sorted(set(sys.modules) - before))
+""")
+        assert out == "[]\n"
+
     def test_works_where_it_is_imported_twice(self, run_python):
         out = run_python(
             """

@@ -179,9 +179,16 @@ static int intern_names(um_names *names) {
     return 0;
 }
 
+/* What the first use needs. Imported then, it would be half there for a signal's handler that uses umem meanwhile. */
+static int import_early(void) {
+    PyObject *threading = PyImport_ImportModule("threading");
+    Py_XDECREF(threading);
+    return threading != NULL ? 0 : -1;
+}
+
 static int module_exec(PyObject *module) {
     um_state *state = um_state_of_module(module);
-    if (PyArray_ImportNumPyAPI() < 0 || intern_names(&state->names) < 0) {
+    if (PyArray_ImportNumPyAPI() < 0 || import_early() < 0 || intern_names(&state->names) < 0) {
         return -1;
     }
 #ifdef Py_GIL_DISABLED

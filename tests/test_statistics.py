@@ -111,6 +111,23 @@ class TestStatistics:
             for pool in POOLS:
                 assert stats[f"{name}.{pool}.peak"] == stats[f"{name}.{pool}.current"]
 
+    def test_peaks_of_devices(self, quiet):
+        """reset_peak() is for all, reset_peak(device) for one."""
+        umem = quiet
+
+        def peaks():
+            return [umem.memory_stats(device)["allocated_bytes.all.peak"] for device in (None, 0)]
+
+        base = peaks()
+        umem.empty(MIB, "u1")
+        high = [peak + MIB for peak in base]
+        assert peaks() == high
+        umem.reset_peak(0)
+        assert peaks() == [high[0], base[1]]
+        umem.empty(MIB, "u1")
+        umem.reset_peak()
+        assert peaks() == base
+
     def test_fragmentation(self, quiet):
         umem = quiet
         arrays = [umem.empty(MIB, "u1") for _ in range(12)]

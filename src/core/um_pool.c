@@ -486,20 +486,24 @@ size_t um_pool_largest_free(um_context *ctx, int device) {
     return largest;
 }
 
-static void reset_peaks(um_usage *stats) {
+static void reset_usage_peaks(um_usage *stats) {
     stats->allocated_peak = stats->allocated_current;
     stats->blocks_peak = stats->blocks_current;
     stats->reserved_peak = stats->reserved_current;
     stats->slabs_peak = stats->slabs_current;
 }
 
+static void reset_peaks(um_account *of) {
+    reset_usage_peaks(&of->stats.all);
+    reset_usage_peaks(&of->stats.small);
+    reset_usage_peaks(&of->stats.large);
+}
+
 void um_pool_reset_peak(um_context *ctx, int device) {
     pthread_mutex_lock(&ctx->lock);
     publish_all_locked(ctx);
-    um_memory_stats *stats = &account(ctx, device)->stats;
-    reset_peaks(&stats->all);
-    reset_peaks(&stats->small);
-    reset_peaks(&stats->large);
+    reset_peaks(account(ctx, device));
+    for (int one = 0; one < UM_MAX_DEVICES && device == UM_ALL_DEVICES; one++) reset_peaks(account(ctx, one));
     pthread_mutex_unlock(&ctx->lock);
 }
 
@@ -514,7 +518,7 @@ um_scope *um_pool_scope_new(um_context *ctx, int device) {
     pthread_mutex_lock(&ctx->lock);
     publish_all_locked(ctx);
     scope->begin = scope->now = account(ctx, device)->stats.all;
-    reset_peaks(&scope->now);
+    reset_usage_peaks(&scope->now);
     scope->next = ctx->scopes;
     ctx->scopes = scope;
     pthread_mutex_unlock(&ctx->lock);

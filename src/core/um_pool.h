@@ -76,6 +76,7 @@ void um_pool_stats(um_context *ctx, int device, um_memory_stats *out);
 size_t um_pool_homes(um_context *ctx, int device, um_home_stats *out, size_t room);
 /* Bytes of the largest free part of a slab. Looks through free parts of about that size. */
 size_t um_pool_largest_free(um_context *ctx, int device);
+/* Those of each device too, for UM_ALL_DEVICES. */
 void um_pool_reset_peak(um_context *ctx, int device);
 /* Counts a request that nothing could satisfy in the end; `device` is the one that refused, or UM_ALL_DEVICES. */
 void um_pool_note_out_of_memory(um_context *ctx, int device);

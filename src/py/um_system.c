@@ -283,7 +283,10 @@ static PyObject *core_trim(PyObject *module, PyObject *Py_UNUSED(unused)) {
 }
 
 PyDoc_STRVAR(reset_peak_doc, "reset_peak($module, /, device=None)\n--\n\n"
-                             "Start the peaks of `memory_stats` anew from what is current.");
+                             "Start the peaks of `memory_stats` anew from what is current.\n\n"
+                             "Parameters\n----------\n"
+                             "device : optional\n"
+                             "    The GPU whose peaks. None: those of all together, and of each.");
 
 static PyObject *core_reset_peak(PyObject *module, PyObject *args, PyObject *kwargs) {
     int device = 0;

@@ -149,17 +149,17 @@ static um_status new_empty(um_context *ctx, int device, um_location home, um_blo
 }
 
 um_status um_block_new(um_context *ctx, size_t size, int device, um_location home, um_block **out, um_error *err) {
-    um_status status = um_context_check(ctx, err);
-    if (status != UM_OK) return status;
-    if (!um_context_is_cuda(ctx)) device = 0;
+    if (!ctx->backend->device_count) device = 0;
     if (size - 1 < UM_SMALL_LIMIT - 1 && home.kind == UM_LOCATION_NONE &&
-        !um_takes_detour(ctx, UM_DETOUR_LIMIT | UM_DETOUR_LOG)) {
+        !um_takes_detour(ctx, UM_DETOUR_LIMIT | UM_DETOUR_LOG | UM_DETOUR_FORKED)) {
         um_block *block = um_cache_take(ctx, size, device);
         if (block) {
             *out = block;
             return UM_OK;
         }
     }
+    um_status status = um_context_check(ctx, err);
+    if (status != UM_OK) return status;
     if (size) return new_block(ctx, size, device, home, out, err);
     return new_empty(ctx, device, home, out, err);
 }

@@ -28,24 +28,26 @@ static void before_fork(void) {
     }
 }
 
-static void unlock_all(void) {
+static void unlock_all(void (*unlock_shards)(um_context *)) {
     for (um_context *ctx = contexts; ctx; ctx = ctx->next_context) {
-        um_cache_unlock_all_locked(ctx);
+        unlock_shards(ctx);
         pthread_mutex_unlock(&ctx->lock);
         pthread_mutex_unlock(&ctx->staging_lock);
     }
     pthread_mutex_unlock(&contexts_lock);
 }
 
+static void after_fork_in_parent(void) { unlock_all(um_cache_unlock_all_locked); }
+
 static void after_fork_in_child(void) {
     for (um_context *ctx = contexts; ctx; ctx = ctx->next_context)
-        if (um_context_is_cuda(ctx)) atomic_store(&ctx->forked, true);
-    unlock_all();
+        if (um_context_is_cuda(ctx)) atomic_fetch_or(&ctx->detours, UM_DETOUR_FORKED);
+    unlock_all(um_cache_unlock_all_in_child_locked);
 }
 
 static void install_fork_handlers(void) {
     /* Can fail for lack of memory only; a child would then find the locks as they were. */
-    (void)pthread_atfork(before_fork, unlock_all, after_fork_in_child);
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 static void link_context(um_context *ctx) {
@@ -117,6 +119,7 @@ um_status um_context_open(const um_config *config, um_context **out, um_error *e
         stream->number = ++ctx->stream_count;
     }
     um_pool_init(ctx);
+    um_cache_init(ctx);
     link_context(ctx);
     *out = ctx;
     return UM_OK;
@@ -126,7 +129,7 @@ static void close_context(um_context *ctx) {
     unlink_context(ctx);
     um_backend *backend = ctx->backend;
     const um_backend_ops *ops = backend->ops;
-    if (!atomic_load(&ctx->forked)) {
+    if (!um_context_is_forked(ctx)) {
         if (ctx->slab_count || ctx->waiting.first) { /* freed blocks may be in use, those that shards keep too */
             um_error ignored; /* at close the driver may be gone already; what it holds goes with the process */
             (void)!um_context_wait_everything(ctx, false, &ignored);
@@ -198,7 +201,7 @@ bool um_context_is_concurrent(const um_context *ctx) { return ctx->backend->conc
 
 const char *um_context_reason(const um_context *ctx) { return ctx->reason; }
 
-bool um_context_is_forked(const um_context *ctx) { return atomic_load_explicit(&ctx->forked, memory_order_relaxed); }
+bool um_context_is_forked(const um_context *ctx) { return um_takes_detour(ctx, UM_DETOUR_FORKED); }
 
 um_status um_context_check(const um_context *ctx, um_error *err) {
     if (!um_context_is_forked(ctx)) return UM_OK;

@@ -99,14 +99,20 @@ typedef struct um_counts {
     uint64_t blocks_allocated, blocks_freed;
 } um_counts;
 
+#define UM_SHARED UINT64_MAX /* um_shard.owner: no thread's, for good */
+
 /* Threads are spread over shards, so that they seldom meet. A lock of its own, since it is held for a few instructions only and taken
- * twice in the life of every small array. Taken after um_context.lock where both are. */
+ * twice in the life of every small array: biased to one thread, which takes it without an atomic read-modify-write (um_cache.c). Taken
+ * after um_context.lock where both are. */
 typedef struct um_shard {
-    _Alignas(64) _Atomic(bool) locked;
-    um_counts counts;    /* since the context was opened */
-    um_counts published; /* the part of counts that the accounts have */
-    int64_t bytes_peak;  /* highest counts.allocated - counts.freed since the last publishing … */
-    int64_t blocks_peak; /* … and of blocks; negative where other shards allocated what this one freed */
+    _Alignas(64) _Atomic(uint64_t)
+        owner;            /* number of the thread that the lock is biased to, 0: none yet. Changed under `locked` */
+    _Atomic(bool) busy;   /* the owner is inside, or about to look whether it may be */
+    _Atomic(bool) locked; /* somebody else is, or about to be once the owner is out */
+    um_counts counts;     /* since the context was opened */
+    int64_t bytes_peak;   /* highest counts.allocated - counts.freed since the last publishing … */
+    int64_t blocks_peak;  /* … and of blocks; negative where other shards allocated what this one freed */
+    um_counts published;  /* the part of counts that the accounts have */
     struct {
         um_block *first;
         unsigned count, limit; /* blocks, and how many there may be */
@@ -163,6 +169,7 @@ struct um_scope {
 #define UM_DETOUR_LIMIT  1u /* a limit is below what is held: each request is checked */
 #define UM_DETOUR_LOG    2u /* each allocation and free is recorded */
 #define UM_DETOUR_CLOSES 4u /* um_context.refs have been 0: the last block closes the context */
+#define UM_DETOUR_FORKED 8u /* this is a child of the process that opened a CUDA backend: nothing is to be had */
 
 struct um_context {
     _Atomic(size_t) refs;      /* those of owners and of blocks outside slabs */
@@ -170,7 +177,6 @@ struct um_context {
     um_backend *backend;
     char reason[640];
     um_interrupts interrupts; /* all NULL: nobody is interrupted */
-    _Atomic(bool) forked;     /* set in a child of the process that opened a CUDA backend */
     um_context *next_context; /* the list that fork handlers walk */
 
     pthread_mutex_t lock;
@@ -187,6 +193,7 @@ struct um_context {
     um_account all;                             /* [lock] */
     um_account devices[UM_MAX_DEVICES];         /* [lock] */
     _Atomic(um_shard *) shards[UM_MAX_DEVICES]; /* UM_SHARDS of each device, NULL before its first use */
+    bool biased;                                /* shards are biased to threads: the system can fence those */
     um_arena *arenas;                           /* [lock] */
     um_slab **slabs;                            /* [lock] of all arenas, by address */
     size_t slab_count, slab_room;               /* [lock] */
@@ -250,16 +257,14 @@ uint64_t um_watch_time(const um_watch *watch);
 UM_MUST_CHECK um_status um_watch_pause(um_watch *watch, um_error *err);
 
 /* --- um_cache.c -------------------------------------------------------------------------------------------------- */
-void um_shard_lock_slowly(um_shard *shard); /* when another thread has it */
-static inline void um_shard_lock(um_shard *shard) {
-    if (atomic_exchange_explicit(&shard->locked, true, memory_order_acquire)) um_shard_lock_slowly(shard);
-}
-static inline void um_shard_unlock(um_shard *shard) {
-    atomic_store_explicit(&shard->locked, false, memory_order_release);
-}
+void um_cache_init(um_context *ctx);
+void um_shard_lock(um_shard *shard);
+void um_shard_unlock(um_shard *shard);
 /* All shards of all devices, for a look at them together. [lock] held, so that none is added in between. */
 void um_cache_lock_all_locked(um_context *ctx);
 void um_cache_unlock_all_locked(um_context *ctx);
+/* The same in a child of a fork, whose only thread has them all since before: the owners of others are gone. */
+void um_cache_unlock_all_in_child_locked(um_context *ctx);
 /* The calling thread's; NULL when there is no memory for the device's. */
 um_shard *um_cache_shard(um_context *ctx, int device);
 /* A freed block of size's class, now with one reference; NULL when there is none. */
@@ -270,6 +275,8 @@ bool um_cache_put(um_block *block);
 void um_cache_fill(um_shard *shard, unsigned bin, um_list list);
 /* Takes all but `keep` blocks out of a bin and settles them. */
 void um_cache_spill(um_context *ctx, um_shard *shard, unsigned bin, unsigned keep);
+/* Takes all blocks out of a shard and settles them. */
+void um_cache_empty(um_context *ctx, um_shard *shard);
 void um_shard_count_new_locked(um_shard *shard, size_t size); /* the shard is locked */
 void um_shard_count_free_locked(um_shard *shard, size_t size);
 

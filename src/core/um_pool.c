@@ -301,8 +301,7 @@ um_status um_pool_poll(um_context *ctx, um_error *err) {
 static void empty_shards(um_context *ctx) {
     for (int device = 0; device < UM_MAX_DEVICES; device++) {
         um_shard *shards = atomic_load(&ctx->shards[device]);
-        for (int i = 0; shards && i < UM_SHARDS; i++)
-            for (unsigned bin = 0; bin < UM_SMALL_CLASSES; bin++) um_cache_spill(ctx, &shards[i], bin, 0);
+        for (int i = 0; shards && i < UM_SHARDS; i++) um_cache_empty(ctx, &shards[i]);
     }
 }
 

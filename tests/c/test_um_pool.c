@@ -2,10 +2,14 @@
  * and a long random trace with every invariant checked after each step. */
 #define _GNU_SOURCE 1 /* RTLD_NEXT */
 #include <dlfcn.h>
+#include <errno.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,6 +80,32 @@ static bool calls_can_fail(void) {
     free(ptr);
     calls_until_failure = 0;
     return call_failed;
+}
+
+/* --- membarrier(2), as systems have it or not ------------------------------------------------------------------------------ */
+
+static _Atomic(unsigned) refused;        /* bits: MEMBARRIER_CMD_ that fail */
+static _Atomic(bool) registering_allows; /* and a registration ends that */
+static _Atomic(int) fences;              /* those that the pool asked for */
+
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
+    if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    va_list list;
+    va_start(list, number);
+    long args[6];
+    for (int i = 0; i < 6; i++) args[i] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_membarrier) {
+        int command = (int)args[0];
+        fences += command == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        if (command == MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED && registering_allows) refused = 0;
+        if (refused & (unsigned)command) {
+            errno = EPERM;
+            return -1;
+        }
+    }
+    return real(number, args[0], args[1], args[2], args[3], args[4], args[5]);
 }
 
 /* --- helpers ------------------------------------------------------------------------------------------------------------------ */
@@ -915,15 +945,18 @@ static void *share(void *seed_value) {
     return NULL;
 }
 
-static void run_threads(void *(*body)(void *)) {
-    pthread_t threads[THREADS];
-    for (uintptr_t i = 0; i < THREADS; i++) UM_REQUIRE(pthread_create(&threads[i], NULL, body, (void *)(i + 1)) == 0);
-    for (int i = 0; i < THREADS; i++) {
+static void run_many_threads(int count, void *(*body)(void *)) {
+    pthread_t threads[4 * UM_SHARDS];
+    for (int i = 0; i < count; i++)
+        UM_REQUIRE(pthread_create(&threads[i], NULL, body, (void *)(uintptr_t)(i + 1)) == 0);
+    for (int i = 0; i < count; i++) {
         void *result = NULL;
         UM_CHECK(pthread_join(threads[i], &result) == 0 && result == NULL);
         if (result) printf("%s: thread %d: %zu\n", um_test_name, i, (size_t)(uintptr_t)result);
     }
 }
+
+static void run_threads(void *(*body)(void *)) { run_many_threads(THREADS, body); }
 
 static void check_threads(void) {
     handed_out = 0;
@@ -979,6 +1012,164 @@ static void fake_closes_among_threads(void) {
     (void)pthread_barrier_destroy(&barrier);
 }
 
+/* --- shards that are biased to a thread -------------------------------------------------------------------------------------------- */
+
+enum { PAIRS = 100000 };
+
+/* Shards of a device whose owner is a thread. */
+static int owned_shards(int device) {
+    const um_shard *shards = ctx->shards[device];
+    int count = 0;
+    for (int i = 0; shards && i < UM_SHARDS; i++) count += shards[i].owner && shards[i].owner != UM_SHARED;
+    return count;
+}
+
+static _Atomic(int) working;
+
+/* Allocates and frees in its shard as fast as it can, in two bins. */
+static void *work(void *arg) {
+    (void)arg;
+    um_block *blocks[8] = {0};
+    void *result = NULL;
+    for (int i = 0; i < PAIRS; i += um_test_step()) {
+        um_block **at = &blocks[i % 8];
+        um_block_unref(*at);
+        if (try_new(i % 3 ? 4 * KIB : 100, 0, nowhere, at) != UM_OK) result = (void *)1;
+        handed_out++;
+        if (*at) um_block_ptr(*at)[0] = (char)i;
+    }
+    for (int i = 0; i < 8; i++) um_block_unref(blocks[i]);
+    working--;
+    return result;
+}
+
+/* Visits all shards while others work in theirs. */
+static void *visit(void *number) {
+    for (unsigned i = (unsigned)(uintptr_t)number; working; i++) {
+        um_memory_stats stats = stats_of(UM_ALL_DEVICES);
+        if (stats.blocks_current > 8 * THREADS) return (void *)1;
+        if (stats.blocks_current != stats.small.blocks_current) return (void *)2;
+        if (i % 4 == 0) (void)trim();
+    }
+    return NULL;
+}
+
+static void *work_or_visit(void *number) { return (uintptr_t)number <= 2 ? work(number) : visit(number); }
+
+static void check_visitors(void) {
+    for (int round = 0; round < 8; round++) {
+        UM_REQUIRE(start("host"));
+        working = 2;
+        handed_out = 0;
+        run_many_threads(4, work_or_visit);
+        UM_CHECK(healthy());
+        UM_CHECK(owned_shards(0) == (ctx->biased ? 2 : 0)); /* visitors take no shard away */
+        um_memory_stats stats = stats_of(UM_ALL_DEVICES);
+        UM_CHECK(stats.blocks_current == 0 && stats.blocks_total == (uint64_t)handed_out);
+        stop();
+    }
+}
+
+static void host_visitors_among_owners(void) { check_visitors(); }
+
+/* Each with a shard by number that others have, too. */
+static void host_more_threads_than_shards(void) {
+    UM_REQUIRE(start("host"));
+    handed_out = 0;
+    run_many_threads(3 * UM_SHARDS, share);
+    UM_CHECK(owned_shards(0) == 0); /* but for the first thread's of all, which the main thread has not taken here */
+    UM_CHECK(healthy() && stats_of(UM_ALL_DEVICES).blocks_total == (uint64_t)handed_out);
+    run_threads(drop_slots);
+    UM_CHECK(stats_of(UM_ALL_DEVICES).blocks_current == 0);
+    stop();
+}
+
+static void *allocate_a_few(void *arg) {
+    (void)arg;
+    um_block *blocks[10];
+    for (int i = 0; i < 10; i++)
+        if (try_new(4 * KIB, 0, nowhere, &blocks[i]) != UM_OK) return (void *)1;
+    for (int i = 0; i < 10; i++) um_block_unref(blocks[i]);
+    return NULL;
+}
+
+static void host_a_shard_outlives_its_owner(void) {
+    UM_REQUIRE(start("host"));
+    um_block_unref(new_block(100)); /* the main thread's */
+    const um_shard *shards = ctx->shards[0];
+    const uint64_t mine = shards[0].owner;
+    UM_CHECK(mine == (ctx->biased ? UM_SHARDS : UM_SHARED));
+    for (int i = 1; i < UM_SHARDS; i++) run_many_threads(1, allocate_a_few);
+    UM_CHECK(owned_shards(0) == (ctx->biased ? UM_SHARDS : 0));
+    for (int i = 1; i < UM_SHARDS; i++) {
+        UM_CHECK(owned_shards(0) == (ctx->biased ? UM_SHARDS + 1 - i : 0));
+        run_many_threads(1, allocate_a_few); /* takes over the shard of one that has ended */
+    }
+    UM_CHECK(owned_shards(0) == (ctx->biased ? 1 : 0) && shards[0].owner == mine);
+    run_many_threads(UM_SHARDS, allocate_a_few);
+    UM_CHECK(shards[0].owner == mine); /* the first thread's is nobody else's */
+    UM_CHECK(healthy() && stats_of(UM_ALL_DEVICES).blocks_total == 1 + 10 * (3 * UM_SHARDS - 2));
+    stop();
+}
+
+static void fake_visits_fence_seldom(void) {
+    UM_REQUIRE(start_fake(2));
+    um_block *blocks[2] = {new_at(100, 0, nowhere), new_at(100, 1, nowhere)};
+    fences = 0;
+    (void)stats_of(UM_ALL_DEVICES);
+    (void)trim();
+    UM_CHECK(fences == 0); /* nobody else is there */
+    for (int i = 0; i < 3; i++) run_many_threads(1, allocate_a_few);
+    fences = 0;
+    (void)stats_of(UM_ALL_DEVICES);
+    UM_CHECK(fences == (ctx->biased ? 1 : 0)); /* for all shards */
+    fences = 0;
+    um_block_unref(blocks[0]);
+    um_block_unref(blocks[1]);
+    um_block_unref(new_block(MIB));
+    UM_CHECK(fences == 0);
+    UM_CHECK(trim() > 0);
+    UM_CHECK(fences <= (ctx->biased ? 3 + 2 : 0)); /* one for each shard, and those for the figures */
+    stop_fake();
+}
+
+static void host_membarrier_is_not_there(void) {
+    refused = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+    fences = 0;
+    check_visitors();
+    UM_REQUIRE(start("host"));
+    UM_CHECK(!ctx->biased);
+    check_threads();
+    run_threads(drop_slots);
+    UM_CHECK(fences == 0 && owned_shards(0) == 0);
+    stop();
+    refused = 0;
+}
+
+/* A sandbox forbids it when it has been used for a while. */
+static void host_membarrier_comes_to_be_refused(void) {
+    for (int again = 0; again < 2; again++) { /* once it is allowed when the process registers again */
+        UM_REQUIRE(start("host"));
+        run_many_threads(2, allocate_a_few);
+        UM_CHECK(owned_shards(0) == (ctx->biased ? 2 : 0));
+        working = 1;
+        pthread_t thread;
+        UM_REQUIRE(pthread_create(&thread, NULL, work, NULL) == 0);
+        registering_allows = again;
+        refused = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        void *result = visit(NULL);
+        UM_CHECK(!result);
+        UM_CHECK(pthread_join(thread, &result) == 0 && !result);
+        (void)stats_of(UM_ALL_DEVICES);
+        UM_CHECK(owned_shards(0) == (again && ctx->biased ? 3 : 0));
+        UM_CHECK(refused == 0 || !again || !ctx->biased);
+        run_many_threads(2, allocate_a_few);
+        stop();
+        refused = 0;
+        registering_allows = false;
+    }
+}
+
 /* --- forks ------------------------------------------------------------------------------------------------------------------------- */
 
 static _Atomic(bool) stopping;
@@ -1022,6 +1213,56 @@ static void host_forks_among_threads(void) {
     stop();
 }
 
+static _Atomic(bool) *about_to_look; /* um_shard.busy of a thread that a fork catches between its write and its look */
+static void catch_thread(void) {
+    if (about_to_look) *about_to_look = true;
+}
+static void let_thread_go(void) {
+    if (about_to_look) *about_to_look = false;
+}
+
+/* All that a thread can do with shards of threads that are not here, some of which held blocks that nobody has now. */
+static bool child_can_work(void) {
+    bool fine = true;
+    (void)alarm(60); /* rather than to wait for them for ever */
+    const uint64_t before = stats_of(UM_ALL_DEVICES).blocks_total;
+    for (int i = 0; i < 3; i++) {
+        fine = fine && !allocate_a_few(NULL);
+        (void)trim();
+        run_many_threads(UM_SHARDS, allocate_a_few);
+    }
+    const um_memory_stats stats = stats_of(UM_ALL_DEVICES);
+    return fine && um_test_failures == 0 && stats.blocks_total == before + 3 * 10 * (1 + UM_SHARDS);
+}
+
+static void check_child(void) {
+    pid_t child = fork();
+    if (child == 0) um_test_exit(child_can_work() ? 0 : 1);
+    int result = -1;
+    UM_CHECK(waitpid(child, &result, 0) == child && WIFEXITED(result) && WEXITSTATUS(result) == 0);
+}
+
+static void host_forks_while_threads_are_in_their_shards(void) {
+    enum { WORKERS = 3 };
+    UM_REQUIRE(start("host"));
+    run_many_threads(1, allocate_a_few);
+    for (int i = 0; i < UM_SHARDS && ctx->biased; i++)
+        if (ctx->shards[0][i].owner && ctx->shards[0][i].owner != UM_SHARED) about_to_look = &ctx->shards[0][i].busy;
+    UM_CHECK(about_to_look || !ctx->biased);
+    check_child();
+    about_to_look = NULL;
+    pthread_t threads[WORKERS];
+    stopping = false;
+    for (int i = 0; i < WORKERS; i++) UM_REQUIRE(pthread_create(&threads[i], NULL, allocate_on_all_devices, NULL) == 0);
+    for (int i = 0; i < 20; i += um_test_step()) check_child();
+    stopping = true;
+    for (int i = 0; i < WORKERS; i++) {
+        void *result = NULL;
+        UM_CHECK(pthread_join(threads[i], &result) == 0 && result == NULL);
+    }
+    stop();
+}
+
 static int closed;
 static void (*plain_close)(um_backend *);
 static void count_close(um_backend *backend) {
@@ -1054,6 +1295,8 @@ static void fake_a_child_lets_go_of_everything(void) {
 }
 
 int main(void) {
+    /* Before the pool's own, so that those of a fork are called while the pool has its locks. */
+    if (pthread_atfork(catch_thread, let_thread_go, NULL) != 0) return 1;
     UM_RUN(host_requests);
     UM_RUN(host_reused_memory_is_not_taken_for_fresh);
     UM_RUN(host_bookkeeping_runs_out);
@@ -1061,7 +1304,13 @@ int main(void) {
     UM_RUN(host_memory_runs_out);
     UM_RUN(host_trace);
     UM_RUN(host_threads);
+    UM_RUN(host_visitors_among_owners);
+    UM_RUN(host_more_threads_than_shards);
+    UM_RUN(host_a_shard_outlives_its_owner);
+    UM_RUN(host_membarrier_is_not_there);
+    UM_RUN(host_membarrier_comes_to_be_refused);
     UM_RUN(host_forks_among_threads);
+    UM_RUN(host_forks_while_threads_are_in_their_shards);
     if (!um_fake_open()) {
         printf("UMEM_CUDA_LIBRARY does not name the fake driver\n");
         return um_test_failures ? 1 : UM_TEST_SKIPPED;
@@ -1083,6 +1332,7 @@ int main(void) {
     UM_RUN(fake_trace);
     UM_RUN(fake_threads);
     UM_RUN(fake_closes_among_threads);
+    UM_RUN(fake_visits_fence_seldom);
     UM_RUN(fake_a_child_lets_go_of_everything);
     um_fake_close();
     return um_test_result();

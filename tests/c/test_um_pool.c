@@ -1093,6 +1093,14 @@ static void *allocate_a_few(void *arg) {
     return NULL;
 }
 
+static void *allocate_large(void *arg) {
+    (void)arg;
+    um_block *block = NULL;
+    if (try_new(MIB, 0, nowhere, &block) != UM_OK) return (void *)1;
+    um_block_unref(block);
+    return NULL;
+}
+
 static void host_a_shard_outlives_its_owner(void) {
     UM_REQUIRE(start("host"));
     um_block_unref(new_block(100)); /* the main thread's */
@@ -1103,12 +1111,48 @@ static void host_a_shard_outlives_its_owner(void) {
     UM_CHECK(owned_shards(0) == (ctx->biased ? UM_SHARDS : 0));
     for (int i = 1; i < UM_SHARDS; i++) {
         UM_CHECK(owned_shards(0) == (ctx->biased ? UM_SHARDS + 1 - i : 0));
-        run_many_threads(1, allocate_a_few); /* takes over the shard of one that has ended */
+        run_many_threads(1, i % 2 ? allocate_a_few : allocate_large); /* takes over the shard of one that has ended */
     }
     UM_CHECK(owned_shards(0) == (ctx->biased ? 1 : 0) && shards[0].owner == mine);
     run_many_threads(UM_SHARDS, allocate_a_few);
     UM_CHECK(shards[0].owner == mine); /* the first thread's is nobody else's */
-    UM_CHECK(healthy() && stats_of(UM_ALL_DEVICES).blocks_total == 1 + 10 * (3 * UM_SHARDS - 2));
+    UM_CHECK(healthy() && stats_of(UM_ALL_DEVICES).small.blocks_total == 1 + 10 * (2 * UM_SHARDS - 1 + UM_SHARDS / 2));
+    stop();
+}
+
+static void *look(void *arg) {
+    (void)stats_of(UM_ALL_DEVICES);
+    working--;
+    return arg;
+}
+static void *take_all(void *arg) {
+    (void)trim();
+    working--;
+    return arg;
+}
+static void *take_over(void *arg) {
+    for (int i = 0; i < UM_SHARDS - 1; i++) run_many_threads(1, allocate_a_few);
+    working--;
+    return arg;
+}
+
+static void host_visitors_wait_for_the_owner(void) {
+    UM_REQUIRE(start("host"));
+    run_many_threads(1, allocate_a_few);
+    void *(*const visits[])(void *) = {look, take_all, take_over};
+    for (int i = 0; i < 3 && ctx->biased; i++) {
+        UM_CHECK(owned_shards(0) == 1);
+        um_shard *shard = ctx->shards[0];
+        while (!shard->owner) shard++;
+        shard->busy = true; /* as if the system had stopped the owner inside */
+        working = 1;
+        pthread_t thread;
+        UM_REQUIRE(pthread_create(&thread, NULL, visits[i], NULL) == 0);
+        (void)usleep(50000);
+        UM_CHECK(working == 1);
+        shard->busy = false;
+        UM_CHECK(pthread_join(thread, NULL) == 0 && working == 0);
+    }
     stop();
 }
 
@@ -1152,12 +1196,18 @@ static void host_membarrier_comes_to_be_refused(void) {
         UM_REQUIRE(start("host"));
         run_many_threads(2, allocate_a_few);
         UM_CHECK(owned_shards(0) == (ctx->biased ? 2 : 0));
+        registering_allows = again;
+        refused = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        for (int i = 0; i < UM_SHARDS; i++) { /* one after the other */
+            um_shard_lock(&ctx->shards[0][i]);
+            um_shard_unlock(&ctx->shards[0][i]);
+        }
+        UM_CHECK(owned_shards(0) == (again && ctx->biased ? 2 : 0));
+        refused = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_PRIVATE_EXPEDITED;
         working = 1;
         pthread_t thread;
         UM_REQUIRE(pthread_create(&thread, NULL, work, NULL) == 0);
-        registering_allows = again;
-        refused = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_PRIVATE_EXPEDITED;
-        void *result = visit(NULL);
+        void *result = visit(NULL); /* and all at once */
         UM_CHECK(!result);
         UM_CHECK(pthread_join(thread, &result) == 0 && !result);
         (void)stats_of(UM_ALL_DEVICES);
@@ -1307,6 +1357,7 @@ int main(void) {
     UM_RUN(host_visitors_among_owners);
     UM_RUN(host_more_threads_than_shards);
     UM_RUN(host_a_shard_outlives_its_owner);
+    UM_RUN(host_visitors_wait_for_the_owner);
     UM_RUN(host_membarrier_is_not_there);
     UM_RUN(host_membarrier_comes_to_be_refused);
     UM_RUN(host_forks_among_threads);

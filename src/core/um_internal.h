@@ -102,17 +102,15 @@ typedef struct um_counts {
 #define UM_SHARED UINT64_MAX /* um_shard.owner: no thread's, for good */
 
 /* Threads are spread over shards, so that they seldom meet. A lock of its own, since it is held for a few instructions only and taken
- * twice in the life of every small array: biased to one thread, which takes it without an atomic read-modify-write (um_cache.c). Taken
- * after um_context.lock where both are. */
+ * twice in the life of every small array: biased to one thread (um_cache.c). Taken after um_context.lock where both are. */
 typedef struct um_shard {
-    _Alignas(64) _Atomic(uint64_t)
-        owner;            /* number of the thread that the lock is biased to, 0: none yet. Changed under `locked` */
-    _Atomic(bool) busy;   /* the owner is inside, or about to look whether it may be */
-    _Atomic(bool) locked; /* somebody else is, or about to be once the owner is out */
-    um_counts counts;     /* since the context was opened */
-    int64_t bytes_peak;   /* highest counts.allocated - counts.freed since the last publishing … */
-    int64_t blocks_peak;  /* … and of blocks; negative where other shards allocated what this one freed */
-    um_counts published;  /* the part of counts that the accounts have */
+    _Alignas(64) _Atomic(uint64_t) owner; /* number of a thread, 0: none yet. Changed under `locked` */
+    _Atomic(bool) busy;                   /* the owner is inside, or about to look whether it may be */
+    _Atomic(bool) locked;                 /* somebody else is, or about to be once the owner is out */
+    um_counts counts;                     /* since the context was opened */
+    int64_t bytes_peak;                   /* highest counts.allocated - counts.freed since the last publishing … */
+    int64_t blocks_peak; /* … and of blocks; negative where other shards allocated what this one freed */
+    um_counts published; /* the part of counts that the accounts have */
     struct {
         um_block *first;
         unsigned count, limit; /* blocks, and how many there may be */

@@ -601,7 +601,12 @@ class TestOperandsByProtocol:
         assert_same(umem.axpy(np.array(2.0, "f4"), x, y), np.array([1, 3, 5], "f4"))
         assert_same(umem.axpy(umem.array(2.0, "f4"), x, y), np.array([1, 3, 5], "f4"))
 
-    @pytest.mark.parametrize("axis", [True, (0, True), 7, (0, 0), -4, 1.5])
+    @pytest.mark.parametrize(
+        "axis",
+        [
+            True, (0, True), 7, (0, 0), -4, 1.5, 2**70, "0", b"\0", [0], {0}, range(1), np.array([0]), ([0],),
+        ],
+    )  # fmt: skip
     def test_axes_that_are_none(self, umem, axis):
         a, n = umem.ones((2, 3), "f4"), np.ones((2, 3), "f4")
         wanted = outcome(n.sum, axis=axis)

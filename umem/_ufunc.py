@@ -10,6 +10,7 @@ NumPy decides types and rules; what differs is who computes, and where the resul
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -424,20 +425,18 @@ def _sum_axes(axis: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The axes to sum over, in ascending order; raises NumPy's error when they are not such."""
     if axis is None:
         return tuple(range(len(shape)))
-    if _has_bool(axis):
-        np.add.reduce(_stand_in(shape), axis=axis)
-        raise TypeError("axis must be an integer or a tuple of integers, not bool")
     try:
-        return tuple(sorted(normalize_axis_tuple(axis, len(shape))))
+        given = [_axis_number(i) for i in (axis if isinstance(axis, tuple) else (axis,))]
+        return tuple(sorted(normalize_axis_tuple(given, len(shape))))
     except (TypeError, ValueError):
         np.add.reduce(_stand_in(shape), axis=axis)
         raise
 
 
-def _has_bool(axis: Any) -> bool:
-    return any(
-        isinstance(i, (bool, np.bool)) for i in (axis if isinstance(axis, tuple) else (axis,))
-    )
+def _axis_number(axis: Any) -> int:
+    if isinstance(axis, (bool, np.bool)):
+        raise TypeError("axis must be an integer or a tuple of integers, not bool")
+    return index(axis)
 
 
 def _is_sum_target(out: Any, shape: tuple[int, ...], dtype: Dtype) -> bool:

@@ -294,6 +294,19 @@ fake.stream_destroy(s)
 
 
 class TestDeferred:
+    @pytest.mark.parametrize("name", ["stream", "deferred"])
+    def test_ends_where_it_began(self, umem, name):
+        """A generator that another context finishes, as event loops do, is told; the block stays as it was."""
+        setting = umem.deferred() if name == "deferred" else umem.stream(1)
+        with pytest.raises(RuntimeError, match="enter and leave it in the same one"):
+            setting.__exit__(None, None, None)
+        before = umem._core.deferred_var.get(False)
+        with umem.deferred():
+            with pytest.raises(RuntimeError, match="enter and leave it in the same one"):
+                contextvars.Context().run(setting.__exit__, None, None, None)
+            assert umem._core.deferred_var.get()
+        assert umem._core.deferred_var.get(False) == before
+
     def test_nests_and_ends_with_an_exception(self, umem):
         a = umem.zeros(1000, "f4")
         v = np.asarray(a)

@@ -36,9 +36,14 @@ class _Setting(Generic[_T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        *outer, token = _open.get()
-        _open.set(tuple(outer))
-        self._variable.reset(token)
+        opened = _open.get()
+        if not opened:
+            raise RuntimeError(
+                "a block of umem.stream() or umem.deferred() ends in a thread or task where none was "
+                "entered: enter and leave it in the same one"
+            )
+        _open.set(opened[:-1])
+        self._variable.reset(opened[-1])
 
 
 def stream(s: object, /) -> _Setting[_core.Stream]:

@@ -153,12 +153,11 @@ static void compare_with_limits_locked(um_context *ctx) {
 }
 
 static um_status refuse(const um_account *refused, int device, size_t size, um_error *err) {
-    um_status status =
-        um_error_set(err, UM_ERR_OUT_OF_MEMORY,
-                     "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes. Free arrays, "
-                     "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
-                     size, (unsigned long long)refused->held,
-                     device == UM_ALL_DEVICES ? "" : " of this device", refused->limit);
+    um_status status = um_error_set(
+        err, UM_ERR_OUT_OF_MEMORY,
+        "cannot allocate %zu bytes: umem holds %llu of the limit%s of %zu bytes. Free arrays, "
+        "or raise the limit with umem.set_limit or UMEM_ALLOC_CONF=limit:<size>",
+        size, (unsigned long long)refused->held, device == UM_ALL_DEVICES ? "" : " of this device", refused->limit);
     if (err) {
         err->requested = size;
         err->in_use = refused->held;

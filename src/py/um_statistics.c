@@ -22,10 +22,7 @@ static int put_figures(PyObject *dict, const char *name, const char *pool, uint6
     const struct {
         const char *part;
         uint64_t value;
-    } parts[] = {{"current", current},
-                 {"peak", peak},
-                 {"allocated", total},
-                 {"freed", total - current}};
+    } parts[] = {{"current", current}, {"peak", peak}, {"allocated", total}, {"freed", total - current}};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); ++i) {
         if (put_count(dict, PyUnicode_FromFormat("%s.%s.%s", name, pool, parts[i].part), parts[i].value) < 0) {
             return -1;

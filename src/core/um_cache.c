@@ -128,7 +128,8 @@ static inline bool enter(um_shard *shard, uint64_t me) {
         if (!atomic_load_explicit(&shard->locked, memory_order_acquire) && owner_of(shard) == me) return true;
         atomic_store_explicit(&shard->busy, false, memory_order_release);
     }
-    enter_slowly(shard, me);
+    bool shared = owner_of(shard) == UM_SHARED; /* and stays so: there is nobody to wait for but who has `locked` */
+    if (!shared || atomic_exchange_explicit(&shard->locked, true, memory_order_acquire)) enter_slowly(shard, me);
     return false;
 }
 

@@ -40,6 +40,8 @@ NOT_HERE = "not here"
 #: lines for the end of the report
 SUMMARY: list[str] = []
 
+support.make_modules_immortal()
+
 # The C tests run the backend on the fake driver.
 collect_ignore = [] if "fake" in BACKENDS else ["test_c.py"]
 

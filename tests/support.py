@@ -6,6 +6,9 @@ import ctypes
 import math
 import pickle
 import re
+import sys
+import sysconfig
+import threading
 import warnings
 from contextlib import contextmanager
 
@@ -30,6 +33,29 @@ settings.register_profile(
     "long", settings.get_profile("umem"), max_examples=2000, derandomize=False, print_blob=True
 )
 settings.load_profile("umem")  # --hypothesis-profile is read later, and wins
+
+
+#: Whether the interpreter can do without the GIL, if it is asked to (PYTHON_GIL=0).
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+#: Free-threaded CPython 3.13 makes modules, classes, code and functions outside of functions immortal when a second thread
+#: starts, and those that come later at once: it does not count references to them across threads yet. They are taken
+#: away from the collector too, with or without the GIL. So umem's module and what it keeps stay to the end of the
+#: process, as does what a class of a test holds.
+IMMORTAL_MODULES = FREE_THREADED and sys.version_info < (3, 14)
+
+
+def make_modules_immortal() -> None:
+    """Has every test see the same, whether or not one before it started a thread."""
+    if IMMORTAL_MODULES:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+
+def without_gil(test):
+    """Leaves the test out where the interpreter has a GIL in any case."""
+    return test if FREE_THREADED else None
 
 
 def label(value) -> str:

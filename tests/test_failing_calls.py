@@ -125,17 +125,17 @@ def frozen(array):
     return array
 
 
-def legacy_capsule(array):
+class OldExporter:
     """An exporter older than DLPack 1.0."""
 
-    class Old:
-        def __dlpack__(self, stream=None):
-            return array.__dlpack__(stream=stream)
+    def __init__(self, array):
+        self.array = array
 
-        def __dlpack_device__(self):
-            return array.__dlpack_device__()
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__(stream=stream)
 
-    return Old()
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
 
 
 FLAGS = ["c_contiguous", "f_contiguous", "contiguous", "forc", "fnc", "behaved", "carray", "farray", "owndata", "aligned",
@@ -211,7 +211,7 @@ SMALL_SCENARIOS = {
     "from_dlpack a copy": lambda s: s.umem.from_dlpack(np.arange(5.0), copy=True),
     "from_dlpack many axes": lambda s: s.umem.from_dlpack(np.ones((1,) * 10)),
     "from_dlpack reversed": lambda s: s.umem.from_dlpack(np.arange(9.0)[::-2]),
-    "from_dlpack by an old exporter": lambda s: s.umem.from_dlpack(legacy_capsule(s.small)),
+    "from_dlpack by an old exporter": lambda s: s.umem.from_dlpack(OldExporter(s.small)),
     "from_dlpack of nothing": lambda s: s.umem.from_dlpack(object()),
     "asarray of buffers": lambda s: [s.umem.asarray(bytearray(b"abcd")), s.umem.asarray(memoryview(s.small))],
     "asarray of an interface": lambda s: s.umem.asarray(Exporter(s.small, "__array_interface__")),

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import operator
+import types
 from fractions import Fraction
 
 import numpy as np
@@ -979,21 +980,21 @@ class TestMisuse:
     """What umem's Python code never does with the functions of _core is refused all the same, and writes nothing."""
 
     def arrays(self, umem):
-        class Arrays:
-            f = umem.ones((3, 4), "f4")
-            d = umem.ones((3, 4), "f8")
-            i = umem.ones((3, 4), "i4")
-            half = umem.ones((3, 4), "f2")
-            swapped = umem.ones((3, 4), ">f4")
-            odd = umem.zeros(49, "u1")[1:].view("f4").reshape(3, 4)
-            read_only = umem.ones((3, 4), "f4")
-            row = umem.ones(4, "f4")
-            five = umem.ones(5, "f4")
-            out = umem.zeros((3, 4), "f4")
-            total = umem.zeros(3, "f4")
-
-        Arrays.read_only.flags.writeable = False
-        return Arrays
+        arrays = types.SimpleNamespace(
+            f=umem.ones((3, 4), "f4"),
+            d=umem.ones((3, 4), "f8"),
+            i=umem.ones((3, 4), "i4"),
+            half=umem.ones((3, 4), "f2"),
+            swapped=umem.ones((3, 4), ">f4"),
+            odd=umem.zeros(49, "u1")[1:].view("f4").reshape(3, 4),
+            read_only=umem.ones((3, 4), "f4"),
+            row=umem.ones(4, "f4"),
+            five=umem.ones(5, "f4"),
+            out=umem.zeros((3, 4), "f4"),
+            total=umem.zeros(3, "f4"),
+        )
+        arrays.read_only.flags.writeable = False
+        return arrays
 
     CALLS = {
         "run: arguments": (TypeError, lambda core, s: core.run("add", (s.f, s.f))),

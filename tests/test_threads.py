@@ -10,7 +10,6 @@ import io
 import pickle
 import random
 import sys
-import sysconfig
 import threading
 import time
 import weakref
@@ -18,7 +17,7 @@ import weakref
 import numpy as np
 import pytest
 
-from support import allocated
+from support import allocated, without_gil
 
 THREADS = 6
 
@@ -838,11 +837,6 @@ print(errors, umem.devices()[0]["concurrent_managed_access"], max(float(a[0]) fo
         FAKECU_CONCURRENT="0",
     )
     assert out.split() == ["[]", "False", "True"]
-
-
-def without_gil(test):
-    """Leaves the test out where the interpreter has a GIL."""
-    return test if sysconfig.get_config_var("Py_GIL_DISABLED") else None
 
 
 @without_gil

@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import pytest
 
-from support import Exporter
+from support import Exporter, without_gil
 
 #: elements: 64 MiB of float32 on a GPU, where work has to take a while; little on the fake, which runs it in C
 COUNT = {"host": 1 << 12, "fake": 1 << 16, "cuda": 1 << 24}
@@ -497,17 +497,20 @@ class TestRule4OtherLibraries:
         pointer, result = address_unseen(umem, a), address_unseen(umem, out)
 
         class Managed:
+            def __init__(self, array):
+                self.array = array
+
             def __dlpack_device__(self):
                 return 13, 0
 
             def __dlpack__(self, **_):
-                capsule = a.__dlpack__(dl_device=(13, 0), max_version=(1, 0))
+                capsule = self.array.__dlpack__(dl_device=(13, 0), max_version=(1, 0))
                 fake.submit_fill(pointer, 0, 4000)
                 return capsule
 
         umem.synchronize()
         with umem.stream(handle):
-            b = umem.from_dlpack(Managed())
+            b = umem.from_dlpack(Managed(a))
             umem._core.run("add", (b, 0.0), out)
         run_stream(fake, handle)
         assert fake.peek(result, 4) == bytes(4)
@@ -646,7 +649,7 @@ print(fake.pending(), a[0], np.asarray(a)[-1], umem.devices()[0]["concurrent_man
 
     @pytest.mark.parametrize("launch", LAUNCHES)
     def test_no_other_thread_runs_python_meanwhile(self, run_python, launch):
-        """What umem does on the host with the GIL held is safe from kernels, since these keep the GIL."""
+        """Where there is a GIL: what umem does on the host with it held is safe from kernels, since these keep it."""
         out = run_python(
             f"""
 import sys; sys.path.insert(0, "tests")
@@ -675,8 +678,96 @@ for _ in range(200):
 print(len(ran), fake.pending())
 """,
             FAKECU_CONCURRENT="0",
+            PYTHON_GIL="1",
         )
         assert out.split() == ["0", "0"]
+
+    @without_gil
+    @pytest.mark.parametrize("launch", LAUNCHES)
+    def test_the_host_waits_for_the_turn_of_the_device(self, run_python, launch):
+        """Without a GIL other threads run, but what umem does on the host begins when the kernel is complete."""
+        out = run_python(
+            f"""
+import sys; sys.path.insert(0, "tests")
+from fake_cuda.control import FakeCuda
+import os, threading, time, umem, numpy as np
+fake = FakeCuda(os.environ["UMEM_CUDA_LIBRARY"])
+a, b = umem.ones(1000, dtype=np.float32), umem.ones(1000, dtype=np.float32)
+text = umem.zeros(4, "S3")
+
+def launch():
+    {self.LAUNCHES[launch]}
+
+launch()
+order = []
+class Value:
+    def __str__(self):
+        order.append("host")
+        assert fake.pending() == 0
+        return "abc"
+
+def compute():
+    launch()
+    order.append("device")
+
+fake.hold(True)  # the GPU works
+device = threading.Thread(target=compute)
+device.start()
+while fake.pending() == 0:
+    pass
+host = threading.Thread(target=text.fill, args=(Value(),))
+host.start()
+host.join(0.2)
+print(order)
+fake.hold(False)
+device.join(), host.join()
+print(sorted(order), text[3])
+""",
+            FAKECU_CONCURRENT="0",
+            PYTHON_GIL="0",
+        )
+        assert out.splitlines() == ["[]", "['device', 'host'] b'abc'"]
+
+    @without_gil
+    @pytest.mark.parametrize("launch", LAUNCHES)
+    def test_the_device_waits_for_the_turn_of_the_host(self, run_python, launch):
+        """Python code that runs while umem writes elements on the host is part of its turn."""
+        out = run_python(
+            f"""
+import threading, time, umem, numpy as np
+a, b = umem.ones(1000, dtype=np.float32), umem.ones(1000, dtype=np.float32)
+text = umem.zeros(4, "S3")
+
+def launch():
+    {self.LAUNCHES[launch]}
+
+launch()
+begin, done, seen = threading.Event(), threading.Event(), []
+
+def compute():
+    begin.wait()
+    launch()
+    done.set()
+
+class Value:
+    def __str__(self):
+        begin.set()
+        end = time.perf_counter() + 0.2
+        while time.perf_counter() < end and not done.is_set():
+            pass
+        seen.append(done.is_set())
+        return "abc"
+
+thread = threading.Thread(target=compute)
+thread.start()
+text.fill(Value())
+thread.join()
+print(set(seen), text[3])
+""",
+            FAKECU_CONCURRENT="0",
+            PYTHON_GIL="0",
+        )
+        assert out.split() == ["{False}", "b'abc'"]
 
     def test_new_zeroes_are_complete(self, run_python):
         out = run_python(

@@ -252,12 +252,13 @@ def memory_scope(s):
 def record_allocations(s):
     """The recording is written although the operation in it fails, and another one may begin."""
     for _ in range(2):
-        file = io.StringIO()
+        file, begun = io.StringIO(), False
         try:
             with s.umem.record_allocations(file):
+                begun = True
                 total = s.umem.ones(COUNT, "f4").sum()
         finally:
-            assert file.getvalue().startswith("umem-allocations 1\n")
+            assert file.getvalue().startswith("umem-allocations 1\n") == begun
     return total
 
 

@@ -308,7 +308,7 @@ class Machine(RuleBasedStateMachine):
         a, n = self.agree(lambda: pair.a[key], lambda: pair.n[key])
         if n is None:
             return
-        if not is_scalar(n) and not np.may_share_memory(n, pair.n):
+        if np.size(n) > 1 and not np.may_share_memory(n, pair.n):
             n = laid_out_as(a, n)  # in which order NumPy stores such a result is not said
         self.keep(a, n)
 

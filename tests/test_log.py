@@ -1,6 +1,7 @@
 """record_allocations, and `python -m umem bench replay`."""
 
 import io
+import os
 import random
 import subprocess
 import sys
@@ -346,7 +347,7 @@ class TestReplay:
         path.write_text(GOOD)
         done = subprocess.run(
             [sys.executable, "-m", "umem", "bench", "replay", str(path), "--repeat", "1"],
-            cwd=ROOT, env={"PATH": "", **environment(backend)}, capture_output=True, text=True, check=False,
+            cwd=ROOT, env={**os.environ, **environment(backend)}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "per event" in done.stdout

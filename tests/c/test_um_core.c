@@ -669,6 +669,7 @@ static bool all_refuse(um_block *block, um_block *wrapped, um_stream *side, um_w
     char byte;
     int64_t none = 0, one = 1;
     um_status answers[] = {
+        um_block_new(ctx, 1, 0, nowhere, &mine, &err), /* one is at hand */
         um_host_access(block, &wait, &err),
         um_wait_run(before, &err),
         um_work_begin(legacy, &access, 1, &err),
@@ -677,7 +678,7 @@ static bool all_refuse(um_block *block, um_block *wrapped, um_stream *side, um_w
         um_stream_synchronize(legacy, true, &err),
         um_context_synchronize(ctx, &err),
         um_pool_trim(ctx, &bytes, &err),
-        um_block_new(ctx, 1, 0, nowhere, &mine, &err),
+        um_block_new(ctx, MIB, 0, nowhere, &mine, &err),
         um_block_wrap(ctx, &byte, 1, 0, count_release, NULL, &mine, &err),
         um_read(block, um_block_ptr(block), 1, &one, &one, 1, &byte, &err),
         um_read(block, um_block_ptr(block), 1, &none, &one, 1, &byte, &err),
@@ -710,6 +711,7 @@ static void fake_fork_refuses(void) { /* rule 7 */
     UM_REQUIRE(start_fake(1));
     um_error err = {0};
     um_block *block = new_block(MIB), *wrapped = NULL;
+    um_block_unref(new_block(1));
     um_stream_handle handle = make_handle();
     um_stream *side = get_stream(handle);
     void *memory = FAKE(fakecu_device_alloc)(4096, 0);

@@ -70,7 +70,8 @@ def astype(
     if not np.can_cast(self.dtype, wanted, casting):
         _host.values(self[:0] if self.ndim else self).astype(wanted, casting=casting)  # raises
     result = _layout.empty(self.shape, wanted, order, self, device=self.device, home=self.home)
-    if self.dtype in _core.kernel_dtypes and wanted in _core.kernel_dtypes:
+    drops_imaginary = self.dtype.kind == "c" and wanted.kind not in "cb"  # NumPy warns
+    if self.dtype in _core.kernel_dtypes and wanted in _core.kernel_dtypes and not drops_imaginary:
         result[...] = self
     else:
         np.copyto(result.numpy(), _host.values(self), casting)
@@ -128,7 +129,7 @@ def mean(
 ) -> Any:
     """As ndarray.mean."""
     plain = dtype is None and out is None and where is True and _is_axis(axis)
-    has_kernel = plain and self.ndim and self.size and self.dtype in _core.kernel_dtypes
+    has_kernel = plain and self.ndim and self.size and self.dtype in _ufunc.SUMS
     if not (has_kernel and _core.has_kernels()):
         return _mean_in_numpy(self, axis, dtype, out, keepdims, where=where)
     total = sum(self, axis, "f8" if self.dtype.kind == "i" else None, None, keepdims)

@@ -33,7 +33,7 @@ _KERNELS = {
 # Arguments of a ufunc call that the kernel path understands; any other sends the call to NumPy.
 _KERNEL_ARGUMENTS = frozenset(("out", "dtype", "casting", "order", "subok"))
 # What the sum kernel adds up, and to what.
-_SUMS = {
+SUMS = {
     np.dtype(t): np.dtype(r) for t, r in (("f4", "f4"), ("f8", "f8"), ("i4", "i8"), ("i8", "i8"))
 }
 _LOOPS = {name: frozenset(_core.op_loops(name)) for name in (*_KERNELS.values(), "axpy")}
@@ -302,7 +302,20 @@ def _elementwise(
 
 
 def _has_kernels(array: Any) -> bool:
-    return array.dtype in _core.kernel_dtypes and bool(array.flags.aligned)
+    """Whether kernels know the dtype and can reach the elements, which lie on multiples of their size."""
+    if array.dtype not in _core.kernel_dtypes:
+        return False
+    if array.dtype.kind != "c":
+        return bool(array.flags.aligned)
+    bits = _address(array)
+    for step, length in zip(array.strides, array.shape, strict=True):
+        bits |= step if length > 1 else 0
+    return bits % array.itemsize == 0
+
+
+def _address(array: Any) -> int:
+    address: int = _core.extent(array)[0] if isinstance(array, ndarray) else array.ctypes.data
+    return address
 
 
 def _kernel_can_take(x: Any) -> bool:
@@ -398,13 +411,15 @@ def _sum_kernel(
     """np.add.reduce by the sum kernel; NotImplemented when NumPy has to do it."""
     if type(a) is not ndarray or a.ndim == 0 or not _has_kernels(a):
         return NotImplemented
+    if dtype is None and a.dtype not in SUMS:
+        return NotImplemented
     if initial is not np._NoValue or where is not True:
         return NotImplemented
     if dtype is None:
-        dtype = _SUMS[a.dtype] if out is None else out.dtype
+        dtype = SUMS[a.dtype] if out is None else out.dtype
     dtype = np.dtype(dtype)
-    if dtype != _SUMS[a.dtype]:
-        if _SUMS.get(dtype) != dtype or not np.can_cast(a.dtype, dtype, "safe"):
+    if dtype != SUMS.get(a.dtype):
+        if SUMS.get(dtype) != dtype or not np.can_cast(a.dtype, dtype, "safe"):
             return NotImplemented
         a = _kernel_operand(a, dtype, a.device)
     axes = _sum_axes(axis, a.shape)

@@ -14,7 +14,7 @@
 typedef struct um_context um_context;
 
 /* Room for loaded kernels: the kernel layer numbers its kernels and caches their handles here, 0 for not loaded. */
-#define UM_KERNEL_SLOTS 512
+#define UM_KERNEL_SLOTS 4096
 
 typedef struct um_config {
     const char *backend; /* "auto", "cuda" or "host" */

@@ -1,13 +1,13 @@
 /* Conversions between the types that have kernels, and copies of elements of any type by size. */
 #include "kernels/um_elementwise.cuh"
 
-#define UM_DEFINE_CAST(from, from_type, to, to_type)                                                                   \
+#define UM_DEFINE_CAST(from, to)                                                                                       \
     struct um_op_cast_##from##_##to {                                                                                  \
-        static __device__ __forceinline__ to_type apply(from_type a, from_type, from_type) {                           \
+        static __device__ __forceinline__ UM_TYPE(to) apply(UM_TYPE(from) a, UM_TYPE(from), UM_TYPE(from)) {           \
             return um_cast_##from##_to_##to(a);                                                                        \
         }                                                                                                              \
     };                                                                                                                 \
-    UM_DEFINE_ELEMENTWISE(cast_##from##_##to, um_op_cast_##from##_##to, from_type, to_type, 1)
+    UM_DEFINE_ELEMENTWISE(cast_##from##_##to, um_op_cast_##from##_##to, UM_TYPE(from), UM_TYPE(to), 1)
 UM_FOR_EACH_CAST(UM_DEFINE_CAST)
 
 struct um_op_copy {

@@ -9,15 +9,36 @@
 
 #include "core/um_coherence.h"
 #include "core/um_transfer.h" /* UM_MAX_NDIM */
+#include "kernels/um_kernel_math.h"
 
-/* Element types that have kernels. */
+/* Element types that have kernels: UM_BOOL, UM_INT8, … */
 typedef enum um_dtype {
-    UM_FLOAT32,
-    UM_FLOAT64,
-    UM_INT32,
-    UM_INT64,
-    UM_DTYPE_COUNT,
+#define UM_ENUMERATOR(token, enumerator, name) enumerator,
+    UM_FOR_EACH_DTYPE(UM_ENUMERATOR)
+#undef UM_ENUMERATOR
+        UM_DTYPE_COUNT,
 } um_dtype;
+
+size_t um_dtype_size(um_dtype dtype);
+const char *um_dtype_name(um_dtype dtype); /* NumPy's */
+
+/* One element of any type. */
+typedef union um_value {
+    uint8_t b1;
+    int8_t i8;
+    uint8_t u8;
+    int16_t i16;
+    uint16_t u16;
+    int32_t i32;
+    uint32_t u32;
+    int64_t i64;
+    uint64_t u64;
+    um_f16 f16;
+    float f32;
+    double f64;
+    um_c64 c64;
+    um_c128 c128;
+} um_value;
 
 /* Operations, one enumerator per line of um_kernel_ops.h. */
 typedef enum um_op {
@@ -33,12 +54,7 @@ typedef struct um_operand {
     char *data;      /* first element, inside the block */
     um_dtype dtype;
     const int64_t *strides; /* ndim entries */
-    union {                 /* the immediate, when block is NULL, as `dtype` */
-        float f32;
-        double f64;
-        int32_t i32;
-        int64_t i64;
-    } value;
+    um_value value;         /* the immediate, when block is NULL, as `dtype` */
 } um_operand;
 
 #define UM_MAX_INPUTS 3
@@ -60,7 +76,8 @@ UM_MUST_CHECK um_status um_kernel_elementwise(um_context *ctx, um_stream *stream
                                               const int64_t *shape, const um_operand *inputs, const um_operand *out,
                                               bool deferred, um_wait *wait, um_error *err);
 
-/* out[i] = in[i] converted as C (and so NumPy's unsafe casting) converts between the four types; an immediate input fills. */
+/* out[i] = in[i] converted as C (and so NumPy's unsafe casting) converts; of a complex number a real type takes the real part. An
+ * immediate input fills. The two may be the same memory element for element if their sizes are the same. */
 UM_MUST_CHECK um_status um_kernel_cast(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
                                        const um_operand *in, const um_operand *out, bool deferred, um_wait *wait,
                                        um_error *err);
@@ -77,7 +94,7 @@ UM_MUST_CHECK um_status um_kernel_fill(um_context *ctx, um_stream *stream, int n
 
 /* Sum over the axes where reduced[axis] is true. `in` has the input's shape and strides; `out` has strides for the same ndim, ignored on
  * reduced axes. float32 sums to float32 (accumulated at least as accurately as NumPy's pairwise sum), float64 to float64, int32 and
- * int64 to int64 (wrapping); a sum of nothing is 0. The order of additions is fixed: results repeat exactly. */
+ * int64 to int64 (wrapping), other types have no kernel; a sum of nothing is 0. The order of additions is fixed: results repeat exactly. */
 UM_MUST_CHECK um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
                                       const bool *reduced, const um_operand *in, const um_operand *out, bool deferred,
                                       um_wait *wait, um_error *err);

@@ -1,54 +1,27 @@
 /* What the launchers (C), the kernels (CUDA) and their stand-ins in the fake driver (C) agree on: names, parameters, and
- * the index arithmetic and conversions that all of them need.
+ * the index arithmetic that all of them need.
  *
  * A kernel takes one parameter, a struct by value. Dimensions are innermost first. Strides are bytes and signed.
  */
 #ifndef UM_KERNEL_ABI_H
 #define UM_KERNEL_ABI_H
 
-#include <stdint.h>
-
-#ifdef __CUDACC__
-#define UM_SHARED_CODE    static __host__ __device__ __forceinline__
-#define UM_ALIGNED(bytes) alignas(bytes)
-#else
-#define UM_SHARED_CODE    static inline
-#define UM_ALIGNED(bytes) _Alignas(bytes)
-#endif
+#include "kernels/um_kernel_math.h"
 
 /* --- lists: names of kernels are built from these tokens ---------------------------------------------------------- */
 
-/* X(token, element type, unsigned or wider arithmetic type, enumerator of um_dtype), in the order of um_dtype. */
-#define UM_FOR_EACH_DTYPE(X)                                                                                           \
-    X(f32, float, float, UM_FLOAT32)                                                                                   \
-    X(f64, double, double, UM_FLOAT64)                                                                                 \
-    X(i32, int32_t, uint32_t, UM_INT32)                                                                                \
-    X(i64, int64_t, uint64_t, UM_INT64)
-
-/* X(from, from's type, to, to's type): kernels um_cast_<from>_<to>_{elem,vec}. */
-#define UM_FOR_EACH_CAST(X)                                                                                            \
-    X(f32, float, f64, double)                                                                                         \
-    X(f32, float, i32, int32_t)                                                                                        \
-    X(f32, float, i64, int64_t)                                                                                        \
-    X(f64, double, f32, float)                                                                                         \
-    X(f64, double, i32, int32_t)                                                                                       \
-    X(f64, double, i64, int64_t)                                                                                       \
-    X(i32, int32_t, f32, float)                                                                                        \
-    X(i32, int32_t, f64, double)                                                                                       \
-    X(i32, int32_t, i64, int64_t)                                                                                      \
-    X(i64, int64_t, f32, float)                                                                                        \
-    X(i64, int64_t, f64, double)                                                                                       \
-    X(i64, int64_t, i32, int32_t)
+/* UM_FOR_EACH_CAST(X), X(from, to): kernels um_cast_<from>_<to>_{elem,vec}. */
 
 /* X(itemsize): kernels um_copy_<itemsize>_{elem,vec}; with an immediate input they fill. */
 #define UM_FOR_EACH_COPY(X) X(1) X(2) X(4) X(8) X(16)
 
-/* X(token, element type, type in which values are added, type of a partial sum): kernels um_sum_<token>_{elem,row,col}. */
+/* X(token, enumerator, element type, type in which values are added, type of a partial sum): kernels um_sum_<token>_{elem,row,col}. */
 #define UM_FOR_EACH_SUM(X)                                                                                             \
-    X(f32, float, float, double)                                                                                       \
-    X(f64, double, double, double)                                                                                     \
-    X(i32, int32_t, uint64_t, int64_t)                                                                                 \
-    X(i64, int64_t, uint64_t, int64_t)
+    X(f32, UM_FLOAT32, float, float, double)                                                                           \
+    X(f64, UM_FLOAT64, double, double, double)                                                                         \
+    X(i32, UM_INT32, int32_t, uint64_t, int64_t)                                                                       \
+    X(i64, UM_INT64, int64_t, uint64_t, int64_t)
+#define UM_SUM_DTYPES 4
 
 /* --- shapes --------------------------------------------------------------------------------------------------------- */
 
@@ -140,22 +113,5 @@ typedef struct um_sum_params {
     int64_t reduced_in[UM_SUM_REDUCED_NDIM];
     int64_t out_step; /* *_col: from output to output inside a unit */
 } um_sum_params;
-
-/* --- conversions as C makes them on x86-64, which NumPy shows: a float that does not fit (or NaN) becomes the least integer --- */
-
-UM_SHARED_CODE int32_t um_cast_f32_to_i32(float x) { return x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN; }
-UM_SHARED_CODE int32_t um_cast_f64_to_i32(double x) {
-    return x > -0x1.00000002p31 && x < 0x1p31 ? (int32_t)x : INT32_MIN;
-}
-UM_SHARED_CODE int64_t um_cast_f32_to_i64(float x) { return x >= -0x1p63f && x < 0x1p63f ? (int64_t)x : INT64_MIN; }
-UM_SHARED_CODE int64_t um_cast_f64_to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN; }
-UM_SHARED_CODE double um_cast_f32_to_f64(float x) { return (double)x; }
-UM_SHARED_CODE float um_cast_f64_to_f32(double x) { return (float)x; }
-UM_SHARED_CODE float um_cast_i32_to_f32(int32_t x) { return (float)x; }
-UM_SHARED_CODE double um_cast_i32_to_f64(int32_t x) { return (double)x; }
-UM_SHARED_CODE int64_t um_cast_i32_to_i64(int32_t x) { return x; }
-UM_SHARED_CODE float um_cast_i64_to_f32(int64_t x) { return (float)x; }
-UM_SHARED_CODE double um_cast_i64_to_f64(int64_t x) { return (double)x; }
-UM_SHARED_CODE int32_t um_cast_i64_to_i32(int64_t x) { return (int32_t)(uint32_t)(uint64_t)x; }
 
 #endif

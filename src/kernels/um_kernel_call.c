@@ -1,43 +1,31 @@
 #include "kernels/um_kernel_call.h"
 
 #include <assert.h>
+#include <string.h>
 
 _Static_assert((int)UM_SLOT_COUNT <= UM_KERNEL_SLOTS, "the context has no room for this many kernels");
 
 #define PAIR(name) "um_" name "_elem", "um_" name "_vec"
-#define NO_PAIR    NULL, NULL
 
 /* In the order of the slots. */
 static const char *const kernel_names[UM_SLOT_COUNT] = {
-#define INTEGERS_SAME(name) PAIR(#name "_i32"), PAIR(#name "_i64")
-#define INTEGERS_NONE(name) NO_PAIR, NO_PAIR
+#define LOOP(name, token) [UM_SLOT_OPS + (UM_OP_##name * UM_DTYPE_COUNT + UM_DTYPE_##token) * 2] = PAIR(#name "_" #token),
+#define INTEGERS_SAME(name) LOOP(name, i32) LOOP(name, i64)
+#define INTEGERS_NONE(name)
 #define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
-    PAIR(#name "_f32"), PAIR(#name "_f64"), INTEGERS_##int_result(name),
+    LOOP(name, f32) LOOP(name, f64) INTEGERS_##int_result(name)
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
-    NO_PAIR,
-    PAIR("cast_f32_f64"),
-    PAIR("cast_f32_i32"),
-    PAIR("cast_f32_i64"),
-    PAIR("cast_f64_f32"),
-    NO_PAIR,
-    PAIR("cast_f64_i32"),
-    PAIR("cast_f64_i64"),
-    PAIR("cast_i32_f32"),
-    PAIR("cast_i32_f64"),
-    NO_PAIR,
-    PAIR("cast_i32_i64"),
-    PAIR("cast_i64_f32"),
-    PAIR("cast_i64_f64"),
-    PAIR("cast_i64_i32"),
-    NO_PAIR,
+#define CAST(from, to)                                                                                                 \
+    [UM_SLOT_CASTS + (UM_DTYPE_##from * UM_DTYPE_COUNT + UM_DTYPE_##to) * 2] = PAIR("cast_" #from "_" #to),
+        UM_FOR_EACH_CAST(CAST)
 
 #define COPY(size) PAIR("copy_" #size),
-    UM_FOR_EACH_COPY(COPY)
+            [UM_SLOT_COPIES] = UM_FOR_EACH_COPY(COPY)
 
-#define SUM(token, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
-        UM_FOR_EACH_SUM(SUM)};
+#define SUM(token, enumerator, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
+                [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)};
 
 const char *um_kernel_name(int slot) { return kernel_names[slot]; }
 
@@ -74,6 +62,15 @@ void um_call_add_block(um_call *call, um_block *block, bool write) {
     assert(call->access_count < UM_CALL_ACCESSES);
     call->accesses[call->access_count++] =
         (um_access){.block = block, .offset = 0, .size = um_block_size(block), .write = write, .dense = true};
+}
+
+um_status um_call_check_aligned(const um_operand *operand, int ndim, const int64_t *shape, const char *what,
+                               um_error *err) {
+    if (um_kernel_is_aligned(operand, ndim, shape)) {
+        return UM_OK;
+    }
+    return um_error_set(err, UM_ERR_VALUE, "%s: %s elements do not lie on multiples of their size", what,
+                        um_dtype_name(operand->dtype));
 }
 
 um_status um_call_begin(um_call *call, um_error *err) {
@@ -128,4 +125,35 @@ um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *w
         }
     }
     return status;
+}
+
+/* --- elementwise plans -------------------------------------------------------------------------------------------- */
+
+static um_status launch_part(void *arg, um_plan *part, um_error *err) {
+    const um_elementwise *work = arg;
+    um_elementwise_params params;
+    const bool vectors = um_plan_elementwise(part, work->itemsizes, work->lanes, work->scalars, &params);
+    memcpy(params.values, work->values, sizeof params.values);
+    const uint32_t tile = UM_KERNEL_BLOCK * UM_ELEMENTWISE_UNROLL;
+    return um_call_launch(work->call, work->slot + (vectors ? 1 : 0), &params, (params.units - 1) / tile + 1, 1, err);
+}
+
+static um_status launch_parts(um_elementwise *work, um_plan *plan, um_error *err) {
+    static const um_plan_limits limits = {.ndim = UM_KERNEL_NDIM, .reach = UM_KERNEL_MAX_REACH};
+    return um_plan_for_each_part(plan, &limits, launch_part, work, err);
+}
+
+static um_status launch_tiled(um_elementwise *work, const um_plan *plan, int axis, um_error *err) {
+    um_plan tiled[3];
+    const int count = um_plan_tile(plan, axis, work->itemsizes[UM_KERNEL_OUT], tiled);
+    um_status status = UM_OK;
+    for (int i = 0; i < count && status == UM_OK; i++) {
+        status = launch_parts(work, &tiled[i], err);
+    }
+    return status;
+}
+
+um_status um_elementwise_launch(um_elementwise *work, um_plan *plan, um_error *err) {
+    const int axis = um_plan_find_transposed(plan);
+    return axis > 0 ? launch_tiled(work, plan, axis, err) : launch_parts(work, plan, err);
 }

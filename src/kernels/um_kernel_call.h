@@ -7,10 +7,17 @@
 /* Kernels by number: um_kernel_name(slot) is the symbol, and the context keeps the loaded handle under the same number. */
 enum {
     UM_SLOT_OPS = 0,                                                      /* op, dtype, {elem, vec} */
-    UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec}; from != to */
+    UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec} */
     UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_SUMS = UM_SLOT_COPIES + 5 * 2,                                /* dtype, {elem, row, col} */
-    UM_SLOT_COUNT = UM_SLOT_SUMS + UM_DTYPE_COUNT * 3,
+    UM_SLOT_SUMS = UM_SLOT_COPIES + 5 * 2,                                /* of UM_FOR_EACH_SUM, {elem, row, col} */
+    UM_SLOT_COUNT = UM_SLOT_SUMS + UM_SUM_DTYPES * 3,
+};
+
+/* The enumerators of um_dtype by token. */
+enum {
+#define UM_ENUMERATOR(token, enumerator, name) UM_DTYPE_##token = enumerator,
+    UM_FOR_EACH_DTYPE(UM_ENUMERATOR)
+#undef UM_ENUMERATOR
 };
 
 /* NULL for slots without a kernel. */
@@ -35,6 +42,9 @@ UM_MUST_CHECK um_status um_call_init(um_call *call, um_context *ctx, um_stream *
 /* Notes the memory of an operand; immediates are skipped. */
 void um_call_add_operand(um_call *call, const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize,
                          bool write);
+/* UM_ERR_VALUE unless um_kernel_is_aligned; `what` goes into the message. */
+UM_MUST_CHECK um_status um_call_check_aligned(const um_operand *operand, int ndim, const int64_t *shape,
+                                              const char *what, um_error *err);
 void um_call_add_block(um_call *call, um_block *block, bool write);
 
 /* Orders the stream behind other users of the memory. um_call_end must follow if it succeeds. */
@@ -45,5 +55,18 @@ UM_MUST_CHECK um_status um_call_launch(um_call *call, int slot, void *params, un
 /* Ends the call; `status` is that of what was done since um_call_begin, and is returned if it is a failure. If kernels had been
  * launched before the failure, the memory is noted as in use, and waited for where the caller would have had to. */
 UM_MUST_CHECK um_status um_call_end(um_call *call, um_status status, bool deferred, um_wait *wait, um_error *err);
+
+/* An elementwise kernel to run over a plan. */
+typedef struct um_elementwise {
+    um_call *call;
+    int slot; /* of *_elem; *_vec follows it */
+    const size_t *itemsizes;
+    unsigned lanes; /* elements of a *_vec unit; 1: there is no *_vec */
+    bool scalars;   /* *_vec takes operands that have one value per unit */
+    const unsigned char (*values)[16];
+} um_elementwise;
+
+/* Launches as often as the plan needs. */
+UM_MUST_CHECK um_status um_elementwise_launch(um_elementwise *work, um_plan *plan, um_error *err);
 
 #endif

@@ -7,8 +7,6 @@
 #define SLOTS           UM_KERNEL_OPERANDS
 #define HAS(mask, slot) (((mask) >> (slot) & 1u) != 0)
 
-static const size_t dtype_sizes[UM_DTYPE_COUNT] = {4, 8, 4, 8};
-
 int64_t um_plan_count(int ndim, const int64_t *shape) {
     int64_t count = 1;
     for (int d = 0; d < ndim; d++) {
@@ -42,7 +40,7 @@ bool um_kernel_is_aligned(const um_operand *operand, int ndim, const int64_t *sh
             bits |= (uint64_t)operand->strides[d];
         }
     }
-    return (bits & (dtype_sizes[operand->dtype] - 1)) == 0;
+    return (bits & (um_dtype_size(operand->dtype) - 1)) == 0;
 }
 
 void um_plan_range(const um_operand *operand, int ndim, const int64_t *shape, size_t itemsize, char **low, size_t *size,

@@ -12,8 +12,24 @@
 #define MAX_SPLITS                    65535 /* grid_y */
 #define PARTIAL_SIZE                  8     /* bytes of a partial sum */
 
-static const size_t dtype_sizes[UM_DTYPE_COUNT] = {4, 8, 4, 8};
-static const um_dtype result_dtypes[UM_DTYPE_COUNT] = {UM_FLOAT32, UM_FLOAT64, UM_INT64, UM_INT64};
+/* The sums that have kernels, in the order of their slots. */
+static const um_dtype sum_dtypes[UM_SUM_DTYPES] = {
+#define UM_SUM(token, enumerator, type, value, partial) enumerator,
+    UM_FOR_EACH_SUM(UM_SUM)
+#undef UM_SUM
+};
+
+/* -1 when the type has no sum. */
+static int sum_index(um_dtype dtype) {
+    for (int i = 0; i < UM_SUM_DTYPES; i++) {
+        if (sum_dtypes[i] == dtype) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static um_dtype result_dtype(um_dtype dtype) { return dtype == UM_INT32 ? UM_INT64 : dtype; }
 
 enum { KERNEL_ELEM, KERNEL_ROW, KERNEL_COL };
 
@@ -156,7 +172,7 @@ static void set_kept(um_sum_params *params, const um_plan *kept, int64_t across)
 
 /* Whether the outputs of a unit can be stored at once. */
 static bool can_pack_outputs(const um_plan *kept, const sum_layout *layout, um_dtype dtype) {
-    const int64_t itemsize = (int64_t)dtype_sizes[result_dtypes[dtype]];
+    const int64_t itemsize = (int64_t)um_dtype_size(result_dtype(dtype));
     if (layout->kernel != KERNEL_COL || layout->splits > 1 || kept->strides[0][UM_KERNEL_OUT] != itemsize) {
         return false;
     }
@@ -195,7 +211,7 @@ static um_status launch_sum(um_call *call, um_dtype dtype, um_sum_params *params
     params->x_fast = layout->x_fast;
     const uint64_t blocks = ((layout->outputs - 1) >> layout->x_shift) + 1;
     const uint64_t most = (uint64_t)um_context_multiprocessors(call->ctx, call->device) * MAX_BLOCKS_PER_MULTIPROCESSOR;
-    const int slot = UM_SLOT_SUMS + (int)dtype * 3 + layout->kernel;
+    const int slot = UM_SLOT_SUMS + sum_index(dtype) * 3 + layout->kernel;
     return um_call_launch(call, slot, params, (unsigned)at_most(blocks, most), layout->splits, err);
 }
 
@@ -320,6 +336,9 @@ static um_status fill_zero(um_context *ctx, um_stream *stream, int ndim, const i
 
 static um_status check_operands(um_dtype result, int ndim, const int64_t *shape, const int64_t *out_shape,
                                 const um_operand *in, const um_operand *out, um_error *err) {
+    if (sum_index(in->dtype) < 0) {
+        return um_error_set(err, UM_ERR_TYPE, "sum has no kernel for %s", um_dtype_name(in->dtype));
+    }
     if (in->block == NULL || out->block == NULL) {
         return um_error_set(err, UM_ERR_VALUE, "sum: operands must be in memory");
     }
@@ -344,22 +363,22 @@ um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int6
     if (outputs == 0) {
         return UM_OK;
     }
-    const um_dtype result = result_dtypes[in->dtype];
+    const um_dtype result = result_dtype(in->dtype);
     um_status status = check_operands(result, ndim, shape, out_shape, in, out, err);
     if (status != UM_OK) {
         return status;
     }
     if (inputs == 0) {
-        return fill_zero(ctx, stream, ndim, shape, reduced, dtype_sizes[result], out, deferred, wait, err);
+        return fill_zero(ctx, stream, ndim, shape, reduced, um_dtype_size(result), out, deferred, wait, err);
     }
     um_call call;
     status = um_call_init(&call, ctx, stream, err);
     if (status != UM_OK) {
         return status;
     }
-    um_call_add_operand(&call, in, ndim, shape, dtype_sizes[in->dtype], false);
-    um_call_add_operand(&call, out, ndim, out_shape, dtype_sizes[result], true);
-    reduction work = {.call = &call, .dtype = in->dtype, .itemsize = dtype_sizes[in->dtype]};
+    um_call_add_operand(&call, in, ndim, shape, um_dtype_size(in->dtype), false);
+    um_call_add_operand(&call, out, ndim, out_shape, um_dtype_size(result), true);
+    reduction work = {.call = &call, .dtype = in->dtype, .itemsize = um_dtype_size(in->dtype)};
     um_plan kept;
     if (!make_plans(&work, ndim, shape, reduced, in, out, &kept)) {
         return um_error_set(err, UM_ERR_VALUE, "sum: more than %d axes that cannot be joined are reduced",

@@ -156,6 +156,9 @@ static int copy_by_kernel(um_state *state, um_ndarray *array, um_ndarray *source
     if (!same_type && (!um_dtype_from_descr(source->descr, &from) || !um_dtype_from_descr(array->descr, &to))) {
         return 0;
     }
+    if (!same_type && from >= UM_COMPLEX64 && to != UM_BOOL && to < UM_COMPLEX64) {
+        return 0; /* NumPy warns that it drops imaginary parts */
+    }
     target out;
     um_operand in;
     int64_t in_strides[UM_MAX_NDIM];

@@ -393,18 +393,12 @@ static PyObject *input_names(const function_object *self) {
 
 /* "float32, float64, …": the types that have a kernel. New reference. */
 static PyObject *kernel_types(const function_object *self) {
-    static const char *const names[UM_DTYPE_COUNT] = {
-        [UM_FLOAT32] = "float32",
-        [UM_FLOAT64] = "float64",
-        [UM_INT32] = "int32",
-        [UM_INT64] = "int64",
-    };
     PyObject *text = PyUnicode_FromString("");
     for (int dtype = 0; text != NULL && dtype < UM_DTYPE_COUNT; ++dtype) {
         um_dtype result;
         if (um_op_has_loop(self->op, (um_dtype)dtype, &result)) {
             const char *separator = PyUnicode_GET_LENGTH(text) > 0 ? ", " : "";
-            PyObject *longer = PyUnicode_FromFormat("%U%s%s", text, separator, names[dtype]);
+            PyObject *longer = PyUnicode_FromFormat("%U%s%s", text, separator, um_dtype_name((um_dtype)dtype));
             Py_SETREF(text, longer);
         }
     }

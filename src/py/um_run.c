@@ -2,6 +2,7 @@
 #include "py/um_run.h"
 
 #include <math.h>
+#include <string.h>
 
 #include <numpy/arrayscalars.h>
 
@@ -11,85 +12,133 @@
 /* --- types and operands ------------------------------------------------------------------------------------------- */
 
 bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out) {
-    if (!PyArray_ISNBO(descr->byteorder)) {
+    static const signed char dtypes[NPY_NTYPES_LEGACY] = { /* one more than the enumerator; 0: no kernels */
+        [NPY_BOOL] = UM_BOOL + 1,
+        [NPY_BYTE] = UM_INT8 + 1,
+        [NPY_UBYTE] = UM_UINT8 + 1,
+        [NPY_SHORT] = UM_INT16 + 1,
+        [NPY_USHORT] = UM_UINT16 + 1,
+        [NPY_INT] = UM_INT32 + 1,
+        [NPY_UINT] = UM_UINT32 + 1,
+        [NPY_LONG] = (sizeof(long) == 4 ? UM_INT32 : UM_INT64) + 1,
+        [NPY_ULONG] = (sizeof(long) == 4 ? UM_UINT32 : UM_UINT64) + 1,
+        [NPY_LONGLONG] = UM_INT64 + 1,
+        [NPY_ULONGLONG] = UM_UINT64 + 1,
+        [NPY_HALF] = UM_FLOAT16 + 1,
+        [NPY_FLOAT] = UM_FLOAT32 + 1,
+        [NPY_DOUBLE] = UM_FLOAT64 + 1,
+        [NPY_CFLOAT] = UM_COMPLEX64 + 1,
+        [NPY_CDOUBLE] = UM_COMPLEX128 + 1,
+    };
+    int number = descr->type_num;
+    if (number < 0 || number >= NPY_NTYPES_LEGACY || dtypes[number] == 0 || !PyArray_ISNBO(descr->byteorder)) {
         return false;
     }
-    switch (descr->type_num) {
-    case NPY_FLOAT: *out = UM_FLOAT32; return true;
-    case NPY_DOUBLE: *out = UM_FLOAT64; return true;
-    case NPY_INT:
-    case NPY_LONG:
-    case NPY_LONGLONG: *out = PyDataType_ELSIZE(descr) == 4 ? UM_INT32 : UM_INT64; return true;
-    default: return false;
-    }
+    *out = (um_dtype)(dtypes[number] - 1);
+    return true;
 }
 
 PyArray_Descr *um_dtype_to_descr(um_dtype dtype) {
     static const int type_numbers[UM_DTYPE_COUNT] = {
-        [UM_FLOAT32] = NPY_FLOAT32,
-        [UM_FLOAT64] = NPY_FLOAT64,
-        [UM_INT32] = NPY_INT32,
-        [UM_INT64] = NPY_INT64,
+        [UM_BOOL] = NPY_BOOL,           [UM_INT8] = NPY_INT8,       [UM_UINT8] = NPY_UINT8,
+        [UM_INT16] = NPY_INT16,         [UM_UINT16] = NPY_UINT16,   [UM_INT32] = NPY_INT32,
+        [UM_UINT32] = NPY_UINT32,       [UM_INT64] = NPY_INT64,     [UM_UINT64] = NPY_UINT64,
+        [UM_FLOAT16] = NPY_FLOAT16,     [UM_FLOAT32] = NPY_FLOAT32, [UM_FLOAT64] = NPY_FLOAT64,
+        [UM_COMPLEX64] = NPY_COMPLEX64, [UM_COMPLEX128] = NPY_COMPLEX128,
     };
     return PyArray_DescrFromType(type_numbers[dtype]);
 }
 
-static bool immediate_from_double(double value, um_dtype dtype, um_operand *out) {
-    switch (dtype) {
-    case UM_FLOAT64: out->value.f64 = value; return true;
+/* --- immediates ------------------------------------------------------------------------------------------------------- */
+
+static bool immediate_from_double(double value, um_dtype dtype, um_value *out) {
+    switch ((int)dtype) {
+    case UM_FLOAT64: out->f64 = value; return true;
     case UM_FLOAT32:
-        out->value.f32 = (float)value;
+        out->f32 = (float)value;
         /* NumPy warns when a finite number becomes infinite. */
-        return !isfinite(value) || isfinite(out->value.f32);
+        return !isfinite(value) || isfinite(out->f32);
+    case UM_FLOAT16:
+        out->f16 = um_cast_f64_to_f16(value);
+        return !isfinite(value) || isfinite(um_cast_f16_to_f32(out->f16));
     default: return false;
     }
 }
 
-static bool immediate_from_int(PyObject *object, um_dtype dtype, um_operand *out) {
-    int overflow = 0;
-    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    if (overflow != 0) {
-        return false;
-    }
-    switch (dtype) {
-    case UM_INT64: out->value.i64 = value; return true;
-    case UM_INT32: out->value.i32 = (int32_t)value; return value >= INT32_MIN && value <= INT32_MAX;
-    default:
-        return value >= -EXACT_IN_DOUBLE && value <= EXACT_IN_DOUBLE &&
-               immediate_from_double((double)value, dtype, out);
+static bool immediate_from_complex(double re, double im, um_dtype dtype, um_value *out) {
+    switch ((int)dtype) {
+    case UM_COMPLEX128: out->c128 = (um_c128){re, im}; return true;
+    case UM_COMPLEX64:
+        out->c64 = (um_c64){(float)re, (float)im};
+        return (!isfinite(re) || isfinite(out->c64.re)) && (!isfinite(im) || isfinite(out->c64.im));
+    default: return false;
     }
 }
 
-static bool immediate_from_numpy(PyObject *object, um_dtype dtype, um_operand *out) {
-    switch (dtype) {
-    case UM_FLOAT32:
-        if (!Py_IS_TYPE(object, &PyFloat32ArrType_Type)) {
-            return false;
-        }
-        out->value.f32 = PyArrayScalar_VAL(object, Float32);
+static bool immediate_from_int64(long long value, um_dtype dtype, um_value *out) {
+    switch ((int)dtype) {
+    case UM_INT8: out->i8 = (int8_t)value; return value >= INT8_MIN && value <= INT8_MAX;
+    case UM_UINT8: out->u8 = (uint8_t)value; return value >= 0 && value <= UINT8_MAX;
+    case UM_INT16: out->i16 = (int16_t)value; return value >= INT16_MIN && value <= INT16_MAX;
+    case UM_UINT16: out->u16 = (uint16_t)value; return value >= 0 && value <= UINT16_MAX;
+    case UM_INT32: out->i32 = (int32_t)value; return value >= INT32_MIN && value <= INT32_MAX;
+    case UM_UINT32: out->u32 = (uint32_t)value; return value >= 0 && value <= UINT32_MAX;
+    case UM_INT64: out->i64 = value; return true;
+    case UM_UINT64: out->u64 = (uint64_t)value; return value >= 0;
+    default: break;
+    }
+    if (value < -EXACT_IN_DOUBLE || value > EXACT_IN_DOUBLE) {
+        return false;
+    }
+    return immediate_from_double((double)value, dtype, out) || immediate_from_complex((double)value, 0, dtype, out);
+}
+
+static bool immediate_from_int(PyObject *object, um_dtype dtype, um_value *out) {
+    int overflow = 0;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow == 0) {
+        return immediate_from_int64(value, dtype, out);
+    }
+    if (overflow < 0 || dtype != UM_UINT64) {
+        return false;
+    }
+    out->u64 = PyLong_AsUnsignedLongLong(object);
+    if (out->u64 == UINT64_MAX && PyErr_Occurred()) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+/* A Python bool has the dtype bool, which any other takes in. */
+static bool immediate_from_bool(bool value, um_dtype dtype, um_value *out) {
+    if (dtype == UM_BOOL) {
+        out->b1 = value;
         return true;
-    case UM_FLOAT64:
-        if (!Py_IS_TYPE(object, &PyFloat64ArrType_Type)) {
-            return false;
-        }
-        out->value.f64 = PyArrayScalar_VAL(object, Float64);
-        return true;
-    case UM_INT32:
-        if (!Py_IS_TYPE(object, &PyInt32ArrType_Type)) {
-            return false;
-        }
-        out->value.i32 = PyArrayScalar_VAL(object, Int32);
-        return true;
-    case UM_INT64:
-        if (Py_IS_TYPE(object, &PyLongLongArrType_Type)) {
-            out->value.i64 = PyArrayScalar_VAL(object, LongLong);
-            return true;
-        }
-        if (!Py_IS_TYPE(object, &PyInt64ArrType_Type)) {
-            return false;
-        }
-        out->value.i64 = PyArrayScalar_VAL(object, Int64);
-        return true;
+    }
+    return immediate_from_int64(value, dtype, out);
+}
+
+#define TAKE(object, field, Name)                                                                                      \
+    (Py_IS_TYPE(object, &Py##Name##ArrType_Type) &&                                                                    \
+     (memcpy(&out->field, &PyArrayScalar_VAL(object, Name), sizeof out->field), true))
+
+static bool immediate_from_numpy(PyObject *object, um_dtype dtype, um_value *out) {
+    switch ((int)dtype) {
+    case UM_BOOL: return TAKE(object, b1, Bool);
+    case UM_INT8: return TAKE(object, i8, Int8);
+    case UM_UINT8: return TAKE(object, u8, UInt8);
+    case UM_INT16: return TAKE(object, i16, Int16);
+    case UM_UINT16: return TAKE(object, u16, UInt16);
+    case UM_INT32: return TAKE(object, i32, Int32);
+    case UM_UINT32: return TAKE(object, u32, UInt32);
+    case UM_INT64: return TAKE(object, i64, Int64) || TAKE(object, i64, LongLong);
+    case UM_UINT64: return TAKE(object, u64, UInt64) || TAKE(object, u64, ULongLong);
+    case UM_FLOAT16: return TAKE(object, f16, Half);
+    case UM_FLOAT32: return TAKE(object, f32, Float32);
+    case UM_FLOAT64: return TAKE(object, f64, Float64);
+    case UM_COMPLEX64: return TAKE(object, c64, Complex64);
+    case UM_COMPLEX128: return TAKE(object, c128, Complex128);
     default: return false;
     }
 }
@@ -100,12 +149,20 @@ bool um_immediate_from_object(PyObject *object, um_dtype dtype, um_operand *out)
     out->strides = NULL;
     out->dtype = dtype;
     if (PyFloat_CheckExact(object)) {
-        return immediate_from_double(PyFloat_AS_DOUBLE(object), dtype, out);
+        double value = PyFloat_AS_DOUBLE(object);
+        return immediate_from_double(value, dtype, &out->value) || immediate_from_complex(value, 0, dtype, &out->value);
     }
     if (PyLong_CheckExact(object)) {
-        return immediate_from_int(object, dtype, out);
+        return immediate_from_int(object, dtype, &out->value);
     }
-    return immediate_from_numpy(object, dtype, out);
+    if (PyBool_Check(object)) {
+        return immediate_from_bool(Py_IsTrue(object), dtype, &out->value);
+    }
+    if (PyComplex_CheckExact(object)) {
+        Py_complex value = PyComplex_AsCComplex(object);
+        return immediate_from_complex(value.real, value.imag, dtype, &out->value);
+    }
+    return immediate_from_numpy(object, dtype, &out->value);
 }
 
 bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const int64_t *shape, int64_t *strides,
@@ -245,7 +302,7 @@ static int refuse_dtype(const char *argument, PyArray_Descr *descr, const char *
 static int check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out) {
     um_dtype dtype;
     if (!um_dtype_from_descr(array->descr, &dtype)) {
-        return refuse_dtype(argument, array->descr, "float32, float64, int32 or int64 in native byte order");
+        return refuse_dtype(argument, array->descr, "a bool, integer, float or complex dtype of up to 64 bits a part, in native byte order");
     }
     if (!um_ndarray_is_aligned_to(array, (size_t)PyDataType_ELSIZE(array->descr))) {
         PyErr_Format(PyExc_ValueError, "%s is not aligned to its element size", argument);
@@ -330,7 +387,7 @@ static int loop_dtype(um_state *state, PyObject *inputs, um_dtype *out) {
             PyOS_snprintf(argument, sizeof(argument), "inputs[%zd]", i);
             return check_operand_dtype((um_ndarray *)input, argument, out);
         }
-        um_operand ignored;
+        um_value ignored;
         for (int dtype = 0; dtype < UM_DTYPE_COUNT; ++dtype) {
             if (PyArray_CheckScalar(input) && immediate_from_numpy(input, (um_dtype)dtype, &ignored)) {
                 *out = (um_dtype)dtype;
@@ -580,7 +637,7 @@ static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize
         check_operand_dtype(out, "out", &to) < 0 || check_writable(out, "out") < 0) {
         return NULL;
     }
-    if (to != (from == UM_INT32 ? UM_INT64 : from)) {
+    if (to != (from == UM_INT32 ? UM_INT64 : from)) { /* um_kernel_sum refuses types that have none */
         refuse_dtype("out", out->descr, "the dtype of the sum (that of src; int64 for int32)");
         return NULL;
     }

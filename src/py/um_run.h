@@ -11,8 +11,8 @@ bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out);
 /* New reference, or NULL with an exception set. */
 PyArray_Descr *um_dtype_to_descr(um_dtype dtype);
 
-/* A Python int or float that NEP 50 lets take the type, or a NumPy scalar of exactly the type. False, with no exception
- * set, for anything else: a value that does not fit, a bool, another type. */
+/* A Python number that NEP 50 lets take the type, or a NumPy scalar of exactly the type. False, with no exception
+ * set, for anything else: a value that does not fit, another type. */
 bool um_immediate_from_object(PyObject *object, um_dtype dtype, um_operand *out);
 
 /* Describes the array as broadcast to `shape`; `strides` (ndim entries) is filled and must outlive the operand. False

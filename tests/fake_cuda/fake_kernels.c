@@ -166,16 +166,16 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
 #undef UM_OP
 
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
-#define DEFINE_CAST(from, from_type, to, to_type)                                                                      \
+#define DEFINE_CAST(from, to)                                                                                          \
     static void apply_cast_##from##_##to(void *out, const void *in, const void *b, const void *c) {                    \
-        from_type x;                                                                                                   \
+        UM_TYPE(from) x;                                                                                               \
         (void)b, (void)c;                                                                                              \
         memcpy(&x, in, sizeof x);                                                                                      \
-        const to_type result = um_cast_##from##_to_##to(x);                                                            \
+        const UM_TYPE(to) result = um_cast_##from##_to_##to(x);                                                        \
         memcpy(out, &result, sizeof result);                                                                           \
     }                                                                                                                  \
-    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(from_type), sizeof(to_type),                                      \
-                       UM_VECTOR_BYTES / LARGER(sizeof(from_type), sizeof(to_type)), true)
+    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(UM_TYPE(from)), sizeof(UM_TYPE(to)),                              \
+                       UM_VECTOR_BYTES / LARGER(sizeof(UM_TYPE(from)), sizeof(UM_TYPE(to))), true)
 UM_FOR_EACH_CAST(DEFINE_CAST)
 
 #define DEFINE_COPY(size)                                                                                              \
@@ -357,7 +357,7 @@ static void store_i64(char *out, const number *total, uint32_t how) {
         run_sum(grid, block, params[0], &(const sum){sizeof(type), along, across, add_##token, store_##token},         \
                 RESULT_SIZE_##token);                                                                                  \
     }
-#define DEFINE_SUM(token, type, value, partial)                                                                        \
+#define DEFINE_SUM(token, enumerator, type, value, partial)                                                                        \
     static void add_##token(number *total, const char *element) {                                                      \
         type x;                                                                                                        \
         memcpy(&x, element, sizeof x);                                                                                 \
@@ -384,13 +384,13 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
-#define CAST_PAIR(from, from_type, to, to_type) PAIR(cast_##from##_##to)
+#define CAST_PAIR(from, to) PAIR(cast_##from##_##to)
     UM_FOR_EACH_CAST(CAST_PAIR)
 
 #define COPY_PAIR(size) PAIR(copy_##size)
         UM_FOR_EACH_COPY(COPY_PAIR)
 
-#define SUM_ENTRIES(token, type, value, partial)                                                                       \
+#define SUM_ENTRIES(token, enumerator, type, value, partial)                                                                       \
     ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
             UM_FOR_EACH_SUM(SUM_ENTRIES)};
 const size_t fakecu_kernel_count = sizeof fakecu_kernels / sizeof fakecu_kernels[0];

@@ -133,7 +133,8 @@ class BuildCore(build_ext):
         toolkit = cuda_toolkit.find()
         if toolkit.include:
             ext.extra_compile_args += ["-isystem", toolkit.include]
-        flags = ["-O3", "-DUM_HAVE_CUDA=1", "-Wno-deprecated-gpu-targets"]
+        # NumPy rounds a product before it is added; where kernels do not, they say fma.
+        flags = ["-O3", "-fmad=false", "-DUM_HAVE_CUDA=1", "-Wno-deprecated-gpu-targets"]
         if switch("UMEM_DEBUG"):
             flags.append("-lineinfo")
         if switch("UMEM_WERROR"):

@@ -216,6 +216,73 @@ def assert_same_array(umem, actual, expected) -> None:
     assert_same(actual, expected)
 
 
+#: the ufuncs with kernels, by the names that umem gives them
+OPERATIONS = {
+    name: np._core.umath.clip if name == "clip" else getattr(np, name)
+    for name in (
+        "add", "subtract", "multiply", "true_divide", "negative", "positive", "absolute", "fabs", "conjugate", "sign",
+        "reciprocal", "square", "sqrt", "copysign", "heaviside", "deg2rad", "rad2deg", "radians", "degrees", "rint",
+        "floor", "ceil", "trunc", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+        "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite", "signbit",
+        "maximum", "minimum", "fmax", "fmin", "clip", "bitwise_and", "bitwise_or", "bitwise_xor", "invert",
+        "left_shift", "right_shift", "floor_divide", "remainder", "fmod", "power", "cbrt", "exp", "exp2", "expm1",
+        "log", "log2", "log10", "log1p", "logaddexp", "logaddexp2", "nextafter", "sin", "cos", "tan", "arcsin",
+        "arccos", "arctan", "arctan2", "hypot", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh",
+    )
+}  # fmt: skip
+FUSED_OPERATIONS = ("axpy", "addcmul", "lerp")
+#: operations whose results may differ from NumPy's, by at most so many units in the last place of the exact result (CUDA C++ Programming
+#: Guide, mathematical functions)
+ULPS = {
+    **dict.fromkeys(("deg2rad", "rad2deg", "radians", "degrees", *FUSED_OPERATIONS), 2),
+    **dict.fromkeys(
+        ("absolute", "power", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
+         "arcsin", "arccos", "arctan", "arctan2", "hypot", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh"), 4),
+    "logaddexp": 8, "logaddexp2": 8,
+}  # fmt: skip
+
+
+def _ranks(x):
+    """Floats as integers in the same order, neighbours one apart."""
+    bits = np.ascontiguousarray(x).view(f"i{x.itemsize}").astype(np.int64)
+    return np.where(bits < 0, np.iinfo(f"i{x.itemsize}").min - bits, bits)
+
+
+def _assert_near_reals(actual, wide, bound, where):
+    expected = wide.astype(actual.dtype)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=str(where))
+    number = ~np.isnan(expected)
+    distance = abs(_ranks(actual[number]).astype("g") - _ranks(expected[number]).astype("g"))
+    worst = distance.max(initial=0)
+    assert worst <= bound, (where, worst, expected[number][distance.argmax()])
+
+
+def assert_near(name, actual, expected, wide=None, where=None) -> None:
+    """`actual` is what the operation gives: bit for bit `expected`, or within the operation's bound of `wide`, the result in a wider type.
+
+    Complex products and quotients may differ by roundings relative to their modulus: NumPy's own do with the processor.
+    """
+    kind = np.asarray(expected).dtype.kind
+    if kind != "c" and (name not in ULPS or kind != "f"):
+        try:
+            assert_same(actual, expected)
+        except AssertionError as error:
+            if name not in ("maximum", "minimum", "fmax", "fmin", "clip"):
+                raise AssertionError(f"{where}: {error}") from error
+            np.testing.assert_array_equal(actual, expected)  # of equal zeros any may be taken
+        return
+    assert is_scalar(actual) == is_scalar(expected)
+    got, want = np.atleast_1d(np.asarray(actual)), np.atleast_1d(np.asarray(expected))
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), where
+    if kind == "f":
+        _assert_near_reals(got, want if wide is None else np.atleast_1d(wide), ULPS[name], where)
+        return
+    finite = np.isfinite(want)
+    scale = 4 * np.finfo(want.dtype).eps
+    assert (abs(got - want)[finite] <= scale * abs(want)[finite]).all(), where
+    np.testing.assert_array_equal(np.isnan(got)[~finite], np.isnan(want)[~finite], err_msg=str(where))
+
+
 def outcome(function, *args, **kwargs):
     """What a call does, in a form that can be compared: its result and type, or the type of its error; and the warnings."""
     with warnings.catch_warnings(record=True) as seen:

@@ -115,7 +115,7 @@ class TestEachFile:
         )
 
     def test_no_macro_hides_a_return(self, path):
-        if path.suffix in (".cu", ".cuh"):
+        if path.suffix in (".cu", ".cuh") or path.stem in ("um_kernel_math", "um_kernel_functions"):
             return  # macros there define whole functions
         for macro in re.findall(
             r"^\s*#\s*define\s+\w+\([^)]*\)((?:[^\n]*\\\n)*[^\n]*)", code(path), re.MULTILINE

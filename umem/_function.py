@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umem import _core, _creation, _display, _host
+from umem import _core, _creation, _display, _host, _ufunc
 from umem._core import ndarray
 
 if TYPE_CHECKING:
@@ -118,6 +118,30 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
     return None
 
 
+def _clip(
+    a: Any,
+    a_min: Any = np._NoValue,
+    a_max: Any = np._NoValue,
+    out: Any = None,
+    *,
+    min: Any = np._NoValue,
+    max: Any = np._NoValue,
+    **options: Any,
+) -> Any:
+    if a_min is np._NoValue and a_max is np._NoValue:
+        a_min = None if min is np._NoValue else min
+        a_max = None if max is np._NoValue else max
+    elif a_min is np._NoValue or a_max is np._NoValue or min is not max:
+        return NotImplemented  # NumPy says what is wrong
+    if options or not isinstance(a, ndarray):
+        return NotImplemented
+    return _ufunc.clip(a, a_min, a_max, out)
+
+
+def _where(condition: Any, *choices: Any) -> Any:
+    return _ufunc.where(condition, *choices) if len(choices) == 2 else NotImplemented
+
+
 def _save(file: Any, arr: Any, *args: Any, **kwargs: Any) -> Any:
     from umem import _io
 
@@ -146,6 +170,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     np.array_repr: _array_repr,
     np.array_str: _array_str,
     np.array2string: _array2string,
+    np.clip: _clip,
     np.copy: _copy,
     np.copyto: _copyto,
     np.empty_like: _creation.empty_like,
@@ -154,5 +179,6 @@ _OWN: dict[Any, Callable[..., Any]] = {
     np.ones_like: _creation.ones_like,
     np.save: _save,
     np.sum: _reduction("sum"),
+    np.where: _where,
     np.zeros_like: _creation.zeros_like,
 }

@@ -27,16 +27,22 @@ if TYPE_CHECKING:
     Resolver = Callable[[tuple[Any, ...]], Sequence[Dtype]]
 
 _NUMPY_HANDLER = np.ndarray.__array_ufunc__
-_KERNELS = {
-    getattr(np, name): name for name in ("add", "subtract", "multiply", "true_divide", "negative")
+#: operations with kernels that NumPy has no ufunc for
+FUSED = ("addcmul", "axpy", "lerp")
+_CLIP = np._core.umath.clip  # type: ignore[attr-defined]  # np.clip is a function around it
+_UFUNCS: dict[str, np.ufunc] = {
+    name: _CLIP if name == "clip" else getattr(np, name) for name in _core.ops if name not in FUSED
 }
+_KERNELS = {ufunc: name for name, ufunc in _UFUNCS.items()}
+_DIRECT = frozenset(_KERNELS)  # umem.<name> does what the ufunc does
+_KERNELS[np.float_power] = "power"
 # Arguments of a ufunc call that the kernel path understands; any other sends the call to NumPy.
-_KERNEL_ARGUMENTS = frozenset(("out", "dtype", "casting", "order", "subok"))
+_KERNEL_ARGUMENTS = frozenset(("out", "where", "dtype", "casting", "order", "subok"))
 # What the sum kernel adds up, and to what.
 SUMS = {
     np.dtype(t): np.dtype(r) for t, r in (("f4", "f4"), ("f8", "f8"), ("i4", "i8"), ("i8", "i8"))
 }
-_LOOPS = {name: frozenset(_core.op_loops(name)) for name in (*_KERNELS.values(), "axpy")}
+_LOOPS = {name: frozenset(_core.op_loops(name)) for name in _core.ops}
 _SUM_ARGUMENTS = frozenset(("axis", "dtype", "out", "keepdims", "initial", "where"))
 _BOOL = np.dtype(bool)
 _BIG = 1 << 16  # bytes of an operand from which on a result is not copied
@@ -59,13 +65,14 @@ _AS_THEY_ARE = (
 
 # Types of most operands, to save looking further.
 _COMMON = frozenset((ndarray, np.ndarray, int, float, np.float64, np.float32, np.int64, np.int32))
+_SIGNED = frozenset(np.dtype(t) for t in ("i1", "i2", "i4", "i8"))
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `umem.<name>(*args, **kwargs)` does when the C code's fast path does not fit."""
-    if name == "axpy":
-        return axpy(*args, **kwargs)
-    ufunc: np.ufunc = getattr(np, name)
+    if name in FUSED:
+        return _fused(name, *args, **kwargs)
+    ufunc = _UFUNCS[name]
     if not ufunc.nin <= len(args) <= ufunc.nargs or (len(args) > ufunc.nin and "out" in kwargs):
         return ufunc(*args, **kwargs)  # raises TypeError
     out = args[ufunc.nin :] or kwargs.pop("out", ())
@@ -96,9 +103,11 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwar
     if _core.has_kernels():
         result: Any = NotImplemented
         if method == "__call__" and ufunc in _KERNELS and kwargs.keys() <= _KERNEL_ARGUMENTS:
-            if self is not None and not kwargs:  # the C code may do, and comes back here if not
-                return getattr(_core, _KERNELS[ufunc])(*inputs, *out)
+            if self is not None and not kwargs and ufunc in _DIRECT:
+                return getattr(_core, _KERNELS[ufunc])(*inputs, *out)  # comes back if it cannot
             result = _call_kernel(ufunc, inputs, out, **kwargs)
+        elif method == "__call__" and ufunc is np.divmod and not kwargs and not out:
+            result = _divmod_kernels(inputs)
         elif method == "reduce" and ufunc is np.add and kwargs.keys() <= _SUM_ARGUMENTS:
             result = _sum_kernel(*inputs, out=out[0] if out else None, **kwargs)
         if result is not NotImplemented:
@@ -243,6 +252,7 @@ def _call_kernel(
     inputs: tuple[Any, ...],
     out: tuple[Any, ...],
     *,
+    where: Any = True,
     dtype: Any = None,
     casting: Any = "same_kind",
     order: str = "K",
@@ -255,7 +265,66 @@ def _call_kernel(
     def resolve(types: tuple[Any, ...]) -> Sequence[Dtype]:
         return _loop(ufunc, types, dtype, casting)
 
-    return _elementwise(_KERNELS[ufunc], resolve, inputs, out[0] if out else None, order, ufunc)
+    target = out[0] if out else None
+    if where is True:
+        return _elementwise(_KERNELS[ufunc], resolve, inputs, target, order, ufunc)
+    return _masked(_KERNELS[ufunc], resolve, inputs, target, order, ufunc, where)
+
+
+def _masked(
+    name: str,
+    resolve: Resolver,
+    inputs: tuple[Any, ...],
+    out: Any,
+    order: str,
+    ufunc: np.ufunc,
+    where: Any,
+) -> Any:
+    """A call with `where`: everything is computed, and what is wanted is copied."""
+    if not isinstance(where, (ndarray, np.ndarray)) or where.dtype != _BOOL:
+        return NotImplemented
+    shapes = [*map(np.shape, inputs), where.shape]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        return NotImplemented
+    if shape == () or not all(map(_kernel_can_take, inputs)):
+        return NotImplemented
+    if out is not None:
+        if not (isinstance(out, ndarray) and _has_kernels(out) and out.flags.writeable):
+            return NotImplemented
+        if out.shape != shape or _repeats(out):
+            return NotImplemented
+        resolve_inputs = resolve
+
+        def resolve(types: tuple[Any, ...]) -> Sequence[Dtype]:
+            return resolve_inputs((*types[:-1], out.dtype))
+
+    value = _elementwise(name, resolve, inputs, None, order, ufunc)
+    if value is NotImplemented:
+        return NotImplemented
+    device = value.device if out is None else out.device
+    if out is None:
+        like = next((x for x in inputs if np.ndim(x) == len(shape)), None)
+        out = _layout.empty(shape, value.dtype, _layout.check_order(order), like, device=device)
+    mask = _kernel_operand(where, _BOOL, device)
+    if isinstance(mask, ndarray) and _overlap(mask, out):
+        mask = _layout.copy_of(mask, device=device)
+    elif not isinstance(mask, ndarray):  # a single bool
+        mask = asarray(where)
+    if value.dtype != out.dtype:
+        converted = _layout.empty(value.shape, out.dtype, "K", value, device=device)
+        _core.cast(value, converted)
+        value = converted
+    _core.run_where(mask, value, out, out)
+    return out
+
+
+def _divmod_kernels(inputs: tuple[Any, ...]) -> Any:
+    quotient = _call_kernel(np.floor_divide, inputs, ())
+    if quotient is NotImplemented:
+        return NotImplemented
+    return quotient, _call_kernel(np.remainder, inputs, ())
 
 
 def _elementwise(
@@ -281,6 +350,10 @@ def _elementwise(
     *input_dtypes, result_dtype = resolve((*types, None if out is None else out.dtype))
     dtype = input_dtypes[0]
     if any(other != dtype for other in input_dtypes) or (dtype, result_dtype) not in _LOOPS[name]:
+        return NotImplemented
+    if dtype.kind in "iu" and not all(_fits(x, dtype) for x in inputs):
+        return NotImplemented  # NumPy raises, or compares all the same
+    if name == "power" and dtype in _SIGNED and not _is_power(inputs[1]):
         return NotImplemented
     shape = _common_shape(inputs, out, in_numpy)
     device = _device_of(inputs) if out is None else out.device
@@ -321,10 +394,25 @@ def _address(array: Any) -> int:
 def _kernel_can_take(x: Any) -> bool:
     """Arrays of a type with kernels; any single number (its value decides nothing but itself)."""
     if type(x) in (ndarray, np.ndarray):
-        return _has_kernels(x) or (x.ndim == 0 and x.dtype.kind in "biuf")
+        return _has_kernels(x) or (x.ndim == 0 and x.dtype.kind in "biufc")
     if isinstance(x, np.generic):
-        return x.dtype.kind in "biuf"
-    return isinstance(x, (int, float))
+        return x.dtype.kind in "biufc"
+    return isinstance(x, (int, float, complex))
+
+
+def _fits(x: Any, dtype: Dtype) -> bool:
+    """Whether a Python integer can be of the loop's integer type."""
+    if not isinstance(x, int):
+        return True
+    limits = np.iinfo(dtype)
+    return limits.min <= x <= limits.max
+
+
+def _is_power(x: Any) -> bool:
+    """Whether a power of integers can be computed without a look at arrays: NumPy raises if it is negative."""
+    if isinstance(x, (ndarray, np.ndarray)):
+        return x.dtype.kind in "bu"
+    return bool(x >= 0)
 
 
 def _device_of(inputs: tuple[Any, ...]) -> str | None:
@@ -463,11 +551,88 @@ def _is_sum_target(out: Any, shape: tuple[int, ...], dtype: Dtype) -> bool:
     )
 
 
-# --- axpy ------------------------------------------------------------------------------------------------------
+# --- clip and where ----------------------------------------------------------------------------------------------
 
 
-def axpy(alpha: Any, x: Any, y: Any, out: Any = None) -> Any:
-    """alpha * x + y, computed in the type that NumPy gives the three operands together.
+def where(condition: Any, x: Any, y: Any, /, out: Any = None) -> Any:
+    """Elements of `x` where `condition` is True, of `y` elsewhere, as numpy.where.
+
+    Parameters
+    ----------
+    condition, x, y : array_like
+        They broadcast together. The result has the dtype that NumPy gives `x` and `y` together.
+    out : umem.ndarray, optional
+        Array of the broadcast shape that receives the result and is returned.
+
+    Returns
+    -------
+    umem.ndarray
+        `out`, or a new array.
+    """
+    condition, x, y = map(_operand, (condition, x, y))
+    result = _where_kernel(condition, x, y, out)
+    if result is not NotImplemented:
+        return result
+    values = np.where(*map(_to_host, (condition, x, y)))
+    if out is None:
+        return _host.managed(np.asarray(values))
+    np.copyto(_to_host_writable(out), values, "same_kind")
+    return out
+
+
+def _where_kernel(condition: Any, x: Any, y: Any, out: Any) -> Any:
+    if not _core.has_kernels() or not any(isinstance(v, ndarray) for v in (condition, x, y)):
+        return NotImplemented
+    if not all(map(_kernel_can_take, (condition, x, y))):
+        return NotImplemented
+    types = map(_weak_type, (x, y))
+    dtype = np.result_type(*(t(0) if isinstance(t, type) else t for t in types))
+    if dtype.kind in "iu" and not (_fits(x, dtype) and _fits(y, dtype)):
+        return NotImplemented
+    shape = np.broadcast_shapes(*map(np.shape, (condition, x, y)))
+    if dtype not in _core.kernel_dtypes or shape == ():
+        return NotImplemented
+    device = _device_of((condition, x, y)) if out is None else getattr(out, "device", None)
+    if out is not None and not (
+        isinstance(out, ndarray)
+        and (out.shape, out.dtype) == (shape, dtype)
+        and out.flags.writeable
+        and _has_kernels(out)
+        and not _repeats(out)
+    ):
+        return NotImplemented
+    mask = _kernel_operand(condition, _BOOL, device)
+    operands = [_kernel_operand(v, dtype, device) for v in (x, y)]
+    if out is None:
+        like = next((v for v in (condition, x, y) if np.ndim(v) == len(shape)), None)
+        target = _layout.empty(shape, dtype, "K", like, device=device)
+    elif any(_overlap(v, out) for v in (mask, *operands)):
+        target = _core.empty(shape, dtype, device=device)
+    else:
+        target = out
+    _core.run_where(mask, *operands, target)
+    if out is not None and target is not out:
+        _core.cast(target, out)
+        return out
+    return target
+
+
+def clip(a: ndarray, low: Any, high: Any, out: Any = None) -> Any:
+    """As ndarray.clip; None for no bound."""
+    if a.dtype.kind in "iu":  # a bound that no element can pass
+        limits = np.iinfo(a.dtype)
+        low = None if type(low) is int and low <= limits.min else low
+        high = None if type(high) is int and high >= limits.max else high
+    if low is None:
+        return np.positive(a, out=out) if high is None else np.minimum(a, high, out=out)
+    return np.maximum(a, low, out=out) if high is None else _CLIP(a, low, high, out=out)
+
+
+# --- fused forms -----------------------------------------------------------------------------------------------
+
+
+def _fused(name: str, a: Any, b: Any, c: Any, /, out: Any = None) -> Any:
+    """umem.axpy, addcmul or lerp, computed in the type that NumPy gives the three operands together.
 
     A kernel rounds once (fused multiply-add), NumPy on the host twice.
     """
@@ -475,33 +640,56 @@ def axpy(alpha: Any, x: Any, y: Any, out: Any = None) -> Any:
         (out,) = out
     if out is not None and not isinstance(out, (ndarray, np.ndarray)):
         raise TypeError(f"out must be an array, not {type(out).__name__!r}")
-    operands: tuple[Any, ...] = tuple(map(_operand, (alpha, x, y)))
+    in_numpy, types = _IN_NUMPY[name], _lerp_types if name == "lerp" else _fused_types
+    operands: tuple[Any, ...] = tuple(map(_operand, (a, b, c)))
     if _core.has_kernels():
-        result = _elementwise("axpy", _axpy_types, operands, out, "K", _axpy_in_numpy)
+        result = _elementwise(name, types, operands, out, "K", in_numpy)
         if result is not NotImplemented:
             return result
-    shape = _common_shape(operands, out, _axpy_in_numpy)
+    shape = _common_shape(operands, out, in_numpy)
     given: Any = out
     if out is None and shape != ():
-        dtype = _axpy_types((*map(_weak_type, operands), None))[0]
+        dtype = types((*map(_weak_type, operands), None))[0]
         like = next((v for v in operands if np.ndim(v) == len(shape)), None)
         if isinstance(like, (ndarray, np.ndarray)) and not dtype.hasobject:
             given = _layout.empty(shape, dtype, "K", like, device=_device_of(operands))
-    alpha, x, y = map(_to_host, operands)
-    return _returned(_axpy_in_numpy(alpha, x, y, _to_host_writable(given)), given)
+    return _returned(in_numpy(*map(_to_host, operands), _to_host_writable(given)), given)
 
 
-def _axpy_types(types: tuple[Any, ...]) -> Sequence[Dtype]:
+def _fused_types(types: tuple[Any, ...]) -> Sequence[Dtype]:
     """As ufunc.resolve_dtypes: types of the three operands, and of out or None."""
     *inputs, out = types
     dtype = np.result_type(*(t(0) if isinstance(t, type) else t for t in inputs))
     return np.add.resolve_dtypes((dtype, dtype, out), signature=(dtype, dtype, dtype))[:1] * 4
 
 
+def _lerp_types(types: tuple[Any, ...]) -> Sequence[Dtype]:
+    """Likewise, with integers as float64, as in a division."""
+    *inputs, out = types
+    dtype = np.result_type(*(t(0) if isinstance(t, type) else t for t in inputs))
+    dtype = np.true_divide.resolve_dtypes((dtype, dtype, None))[0]
+    return np.add.resolve_dtypes((dtype, dtype, out), signature=(dtype, dtype, dtype))[:1] * 4
+
+
 def _axpy_in_numpy(alpha: Any, x: Any, y: Any, out: Any = None) -> Any:
-    dtype = _axpy_types((*map(_weak_type, (alpha, x, y)), None if out is None else out.dtype))[0]
+    dtype = _fused_types((*map(_weak_type, (alpha, x, y)), None if out is None else out.dtype))[0]
     if out is not None and out.dtype == dtype and not np.may_share_memory(out, y):
         product = np.multiply(alpha, x, out=out, dtype=dtype)
     else:
         product = np.multiply(alpha, x, dtype=dtype)
     return np.add(product, y, out=out, dtype=dtype)
+
+
+def _addcmul_in_numpy(x: Any, a: Any, b: Any, out: Any = None) -> Any:
+    return _axpy_in_numpy(a, b, x, out)
+
+
+def _lerp_in_numpy(a: Any, b: Any, t: Any, out: Any = None) -> Any:
+    dtype = _lerp_types((*map(_weak_type, (a, b, t)), None if out is None else out.dtype))[0]
+    step = np.subtract(b, a, dtype=dtype)
+    near, far = np.less(t, 0.5), np.subtract(t, 1, dtype=dtype)
+    weight = np.where(near, t, far).astype(dtype)
+    return np.add(np.where(near, a, b), weight * step, out=out, dtype=dtype)
+
+
+_IN_NUMPY = {"addcmul": _addcmul_in_numpy, "axpy": _axpy_in_numpy, "lerp": _lerp_in_numpy}

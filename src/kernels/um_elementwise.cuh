@@ -19,15 +19,15 @@ template <typename A, typename B> struct um_pack_width {
 };
 
 /* Calls Op::apply with as many arguments as it has inputs. */
-template <typename Op, typename In, int Inputs> struct um_apply;
-template <typename Op, typename In> struct um_apply<Op, In, 1> {
-    static __device__ __forceinline__ auto call(const In *x) { return Op::apply(x[0], In(), In()); }
+template <typename Op, typename First, typename In, int Inputs> struct um_apply;
+template <typename Op, typename First, typename In> struct um_apply<Op, First, In, 1> {
+    static __device__ __forceinline__ auto call(First first, const In *) { return Op::apply(first, In(), In()); }
 };
-template <typename Op, typename In> struct um_apply<Op, In, 2> {
-    static __device__ __forceinline__ auto call(const In *x) { return Op::apply(x[0], x[1], In()); }
+template <typename Op, typename First, typename In> struct um_apply<Op, First, In, 2> {
+    static __device__ __forceinline__ auto call(First first, const In *x) { return Op::apply(first, x[1], In()); }
 };
-template <typename Op, typename In> struct um_apply<Op, In, 3> {
-    static __device__ __forceinline__ auto call(const In *x) { return Op::apply(x[0], x[1], x[2]); }
+template <typename Op, typename First, typename In> struct um_apply<Op, First, In, 3> {
+    static __device__ __forceinline__ auto call(First first, const In *x) { return Op::apply(first, x[1], x[2]); }
 };
 
 /* Byte offsets of a thread's units in every operand. */
@@ -79,38 +79,47 @@ template <typename In, int V> __device__ __forceinline__ um_pack<In, V> um_splat
     return pack;
 }
 
-/* Units first, first + UM_KERNEL_BLOCK, …; Checked: those below p.units. */
-template <typename Op, typename In, typename Out, int Inputs, int V, bool Checked>
+/* Starts the loads of input i of a thread's units. */
+template <typename In, int V, int Unroll, bool Checked>
+__device__ __forceinline__ void um_load(const um_elementwise_params &p, int i, uint32_t first,
+                                        const uint32_t (&offsets)[Unroll], um_pack<In, V> (&x)[Unroll]) {
+    const char *low = p.low[i];
+    if (p.immediates >> i & 1) {
+        const In value = *(const In *)p.values[i];
+#pragma unroll
+        for (int u = 0; u < Unroll; u++) {
+            x[u] = um_splat<In, V>(value);
+        }
+    } else if (V > 1 && (p.scalars >> i & 1)) {
+#pragma unroll
+        for (int u = 0; u < Unroll; u++) {
+            if (!Checked || first + (uint32_t)u * UM_KERNEL_BLOCK < p.units) {
+                x[u] = um_splat<In, V>(*(const In *)(low + offsets[u]));
+            }
+        }
+    } else {
+#pragma unroll
+        for (int u = 0; u < Unroll; u++) {
+            if (!Checked || first + (uint32_t)u * UM_KERNEL_BLOCK < p.units) {
+                x[u] = *(const um_pack<In, V> *)(low + offsets[u]);
+            }
+        }
+    }
+}
+
+/* Units first, first + UM_KERNEL_BLOCK, …; Checked: those below p.units. The first input is of type First, the others are of type In. */
+template <typename Op, typename First, typename In, typename Out, int Inputs, int V, bool Checked>
 __device__ __forceinline__ void um_elementwise_tile(const um_elementwise_params &p, uint32_t first) {
     constexpr int Unroll = UM_ELEMENTWISE_UNROLL;
     uint32_t input[Inputs][Unroll], output[Unroll];
     um_offsets<Inputs, Unroll>(p, first, input, output);
 
-    um_pack<In, V> x[Inputs][Unroll];
+    um_pack<First, V> x0[Unroll];
+    um_pack<In, V> x[Inputs][Unroll]; /* but for the first */
+    um_load<First, V, Unroll, Checked>(p, 0, first, input[0], x0);
 #pragma unroll
-    for (int i = 0; i < Inputs; i++) {
-        const char *low = p.low[i];
-        if (p.immediates >> i & 1) {
-            const In value = *(const In *)p.values[i];
-#pragma unroll
-            for (int u = 0; u < Unroll; u++) {
-                x[i][u] = um_splat<In, V>(value);
-            }
-        } else if (V > 1 && (p.scalars >> i & 1)) {
-#pragma unroll
-            for (int u = 0; u < Unroll; u++) {
-                if (!Checked || first + (uint32_t)u * UM_KERNEL_BLOCK < p.units) {
-                    x[i][u] = um_splat<In, V>(*(const In *)(low + input[i][u]));
-                }
-            }
-        } else {
-#pragma unroll
-            for (int u = 0; u < Unroll; u++) {
-                if (!Checked || first + (uint32_t)u * UM_KERNEL_BLOCK < p.units) {
-                    x[i][u] = *(const um_pack<In, V> *)(low + input[i][u]);
-                }
-            }
-        }
+    for (int i = 1; i < Inputs; i++) {
+        um_load<In, V, Unroll, Checked>(p, i, first, input[i], x[i]);
     }
 #pragma unroll
     for (int u = 0; u < Unroll; u++) {
@@ -119,10 +128,10 @@ __device__ __forceinline__ void um_elementwise_tile(const um_elementwise_params 
         for (int v = 0; v < V; v++) {
             In arguments[Inputs];
 #pragma unroll
-            for (int i = 0; i < Inputs; i++) {
+            for (int i = 1; i < Inputs; i++) {
                 arguments[i] = x[i][u].at[v];
             }
-            result.at[v] = um_apply<Op, In, Inputs>::call(arguments);
+            result.at[v] = um_apply<Op, First, In, Inputs>::call(x0[u].at[v], arguments);
         }
         if (!Checked || first + (uint32_t)u * UM_KERNEL_BLOCK < p.units) {
             *(um_pack<Out, V> *)(p.low[UM_KERNEL_OUT] + output[u]) = result;
@@ -130,37 +139,43 @@ __device__ __forceinline__ void um_elementwise_tile(const um_elementwise_params 
     }
 }
 
-/* A block computes one tile. (Blocks that loop over tiles, as many as the chip holds, gave 3 % less bandwidth on an H200.) */
-template <typename Op, typename In, typename Out, int Inputs, int V>
+/* A block computes one tile. (Blocks that loop over tiles, as many as the chip holds, gave 3 % less bandwidth on an H200.) Whole tiles have
+ * code without checks of their own where moving 16 bytes at a time is all there is to do. */
+template <typename Op, typename First, typename In, typename Out, int Inputs, int V, bool Unchecked>
 __device__ __forceinline__ void um_elementwise(const um_elementwise_params &p) {
     constexpr uint32_t Tile = UM_KERNEL_BLOCK * UM_ELEMENTWISE_UNROLL;
     const uint32_t start = blockIdx.x * Tile;
-    if (p.units - start >= Tile) {
-        um_elementwise_tile<Op, In, Out, Inputs, V, false>(p, start + threadIdx.x);
+    if (Unchecked && p.units - start >= Tile) {
+        um_elementwise_tile<Op, First, In, Out, Inputs, V, false>(p, start + threadIdx.x);
     } else {
-        um_elementwise_tile<Op, In, Out, Inputs, V, true>(p, start + threadIdx.x);
+        um_elementwise_tile<Op, First, In, Out, Inputs, V, true>(p, start + threadIdx.x);
     }
 }
 
+/* Input i of the element that follows the last unit by `element`. */
+template <typename In>
+__device__ __forceinline__ In um_tail_input(const um_elementwise_params &p, int i, uint32_t element) {
+    if (p.immediates >> i & 1) {
+        return *(const In *)p.values[i];
+    }
+    const In *after = (const In *)(p.low[i] + (uint32_t)(p.start[i] + p.units * p.strides[0][i]));
+    return after[p.scalars >> i & 1 ? 0 : element];
+}
+
 /* The elements after the last unit, fewer than a unit has. */
-template <typename Op, typename In, typename Out, int Inputs>
+template <typename Op, typename First, typename In, typename Out, int Inputs>
 __device__ __forceinline__ void um_elementwise_tail(const um_elementwise_params &p) {
     if (blockIdx.x != 0 || threadIdx.x >= p.tail) {
         return;
     }
     In arguments[Inputs];
 #pragma unroll
-    for (int i = 0; i < Inputs; i++) {
-        if (p.immediates >> i & 1) {
-            arguments[i] = *(const In *)p.values[i];
-        } else {
-            const uint32_t element = p.scalars >> i & 1 ? 0 : threadIdx.x;
-            arguments[i] = ((const In *)(p.low[i] + (uint32_t)(p.start[i] + p.units * p.strides[0][i])))[element];
-        }
+    for (int i = 1; i < Inputs; i++) {
+        arguments[i] = um_tail_input<In>(p, i, threadIdx.x);
     }
     Out *out =
         (Out *)(p.low[UM_KERNEL_OUT] + (uint32_t)(p.start[UM_KERNEL_OUT] + p.units * p.strides[0][UM_KERNEL_OUT]));
-    out[threadIdx.x] = um_apply<Op, In, Inputs>::call(arguments);
+    out[threadIdx.x] = um_apply<Op, First, In, Inputs>::call(um_tail_input<First>(p, 0, threadIdx.x), arguments);
 }
 
 /* Blocks that a multiprocessor can hold (CUDA C++ Programming Guide, technical specifications per compute capability: threads per
@@ -176,16 +191,17 @@ __device__ __forceinline__ void um_elementwise_tail(const um_elementwise_params 
 /* For *_elem kernels: as many blocks as fit at once, if that costs no spilled registers. */
 #define UM_ELEM_BLOCKS(in, inputs) (sizeof(in) <= 4 && (inputs) <= 2 ? UM_MULTIPROCESSOR_BLOCKS : 1)
 
-/* Defines the two kernels of an operation. */
-#define UM_DEFINE_ELEMENTWISE(kernel, op, in, out, inputs)                                                             \
+/* Define the kernels of an operation: um_<kernel>_elem, um_<kernel>_vec. */
+#define UM_DEFINE_ELEM(kernel, op, first, in, out, inputs)                                                             \
     extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK, UM_ELEM_BLOCKS(in, inputs))                          \
         um_##kernel##_elem(const __grid_constant__ um_elementwise_params p) {                                          \
-        um_elementwise<op, in, out, inputs, 1>(p);                                                                     \
-    }                                                                                                                  \
+        um_elementwise<op, first, in, out, inputs, 1, false>(p);                                                       \
+    }
+#define UM_DEFINE_VEC(kernel, op, first, in, out, inputs, unchecked)                                                   \
     extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
         um_##kernel##_vec(const __grid_constant__ um_elementwise_params p) {                                           \
-        um_elementwise<op, in, out, inputs, um_pack_width<in, out>::value>(p);                                         \
-        um_elementwise_tail<op, in, out, inputs>(p);                                                                   \
+        um_elementwise<op, first, in, out, inputs, um_pack_width<in, out>::value, unchecked>(p);                       \
+        um_elementwise_tail<op, first, in, out, inputs>(p);                                                            \
     }
 
 #endif

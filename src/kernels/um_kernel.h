@@ -42,7 +42,7 @@ typedef union um_value {
 
 /* Operations, one enumerator per line of um_kernel_ops.h. */
 typedef enum um_op {
-#define UM_OP(name, ...) UM_OP_##name,
+#define UM_OP(weight, name, ...) UM_OP_##name,
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
     UM_OP_COUNT,
@@ -75,6 +75,11 @@ bool um_op_find(const char *name, um_op *out);
 UM_MUST_CHECK um_status um_kernel_elementwise(um_context *ctx, um_stream *stream, um_op op, int ndim,
                                               const int64_t *shape, const um_operand *inputs, const um_operand *out,
                                               bool deferred, um_wait *wait, um_error *err);
+
+/* out[i] = inputs[0][i] ? inputs[1][i] : inputs[2][i]; a bool, and two of out's type. Overlap as above. */
+UM_MUST_CHECK um_status um_kernel_where(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
+                                        const um_operand *inputs, const um_operand *out, bool deferred, um_wait *wait,
+                                        um_error *err);
 
 /* out[i] = in[i] converted as C (and so NumPy's unsafe casting) converts; of a complex number a real type takes the real part. An
  * immediate input fills. The two may be the same memory element for element if their sizes are the same. */

@@ -12,7 +12,7 @@
 
 /* UM_FOR_EACH_CAST(X), X(from, to): kernels um_cast_<from>_<to>_{elem,vec}. */
 
-/* X(itemsize): kernels um_copy_<itemsize>_{elem,vec}; with an immediate input they fill. */
+/* X(itemsize): kernels um_copy_<itemsize>_{elem,vec}, which fill if the input is an immediate, and um_where_<itemsize>_{elem,vec}. */
 #define UM_FOR_EACH_COPY(X) X(1) X(2) X(4) X(8) X(16)
 
 /* X(token, enumerator, element type, type in which values are added, type of a partial sum): kernels um_sum_<token>_{elem,row,col}. */

@@ -1,5 +1,7 @@
 #include "kernels/um_kernel_call.h"
 
+#include "kernels/um_kernel_loops.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -9,11 +11,22 @@ _Static_assert((int)UM_SLOT_COUNT <= UM_KERNEL_SLOTS, "the context has no room f
 
 /* In the order of the slots. */
 static const char *const kernel_names[UM_SLOT_COUNT] = {
-#define LOOP(name, token) [UM_SLOT_OPS + (UM_OP_##name * UM_DTYPE_COUNT + UM_DTYPE_##token) * 2] = PAIR(#name "_" #token),
-#define INTEGERS_SAME(name) LOOP(name, i32) LOOP(name, i64)
-#define INTEGERS_NONE(name)
-#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
-    LOOP(name, f32) LOOP(name, f64) INTEGERS_##int_result(name)
+#define UM_FORM_NONE(...)
+#define UM_FORM_SAME     UM_FORM_KERNEL_SAME
+#define UM_FORM_WIDE     UM_FORM_KERNEL_WIDE
+#define UM_FORM_TRUTH    UM_FORM_KERNEL_TRUTH
+#define UM_FORM_REAL     UM_FORM_KERNEL_REAL
+#define UM_FORM_UNSIGNED UM_FORM_NONE
+#define UM_FORM_AS       UM_FORM_NONE
+#define UM_FORM_SWAP     UM_FORM_NONE
+#define UM_FORM_ROTATE   UM_FORM_NONE
+#define UM_FORM_COPY     UM_FORM_NONE
+#define UM_FORM_YES      UM_FORM_NONE
+#define UM_FORM_NO       UM_FORM_NONE
+#define UM_DEFINE_LOOP(weight, name, token, inputs, result, expression)                                                \
+    [UM_SLOT_OP((int)UM_OP_##name, (int)UM_DTYPE_##token)] = "um_" #name "_" #token "_elem",                           \
+    UM_IF_VEC(weight, token, [UM_SLOT_OP((int)UM_OP_##name, (int)UM_DTYPE_##token) + 1] = "um_" #name "_" #token "_vec", )
+#define UM_OP UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
@@ -23,6 +36,10 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
 
 #define COPY(size) PAIR("copy_" #size),
             [UM_SLOT_COPIES] = UM_FOR_EACH_COPY(COPY)
+
+#define WHERE(size)                                                                                                    \
+    "um_where_" #size "_elem", size == 16 ? NULL : "um_where_" #size "_vec",
+                [UM_SLOT_WHERES] = UM_FOR_EACH_COPY(WHERE)
 
 #define SUM(token, enumerator, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
                 [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)};

@@ -9,9 +9,12 @@ enum {
     UM_SLOT_OPS = 0,                                                      /* op, dtype, {elem, vec} */
     UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec} */
     UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_SUMS = UM_SLOT_COPIES + 5 * 2,                                /* of UM_FOR_EACH_SUM, {elem, row, col} */
+    UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2, /* log2 of itemsize, {elem, vec} */
+    UM_SLOT_SUMS = UM_SLOT_WHERES + 5 * 2, /* of UM_FOR_EACH_SUM, {elem, row, col} */
     UM_SLOT_COUNT = UM_SLOT_SUMS + UM_SUM_DTYPES * 3,
 };
+
+#define UM_SLOT_OP(op, dtype) (UM_SLOT_OPS + ((op)*UM_DTYPE_COUNT + (dtype)) * 2)
 
 /* The enumerators of um_dtype by token. */
 enum {

@@ -60,6 +60,17 @@ static bool is_kernel_array(um_ndarray *array, um_dtype *dtype) {
            um_ndarray_is_aligned_to(array, (size_t)PyDataType_ELSIZE(array->descr));
 }
 
+/* NumPy raises for a negative power of an integer, which only the general path can tell of an array. */
+static bool has_power(const call_plan *plan) {
+    switch ((int)plan->dtype) {
+    case UM_INT8: return plan->arrays[1] == NULL && plan->inputs[1].value.i8 >= 0;
+    case UM_INT16: return plan->arrays[1] == NULL && plan->inputs[1].value.i16 >= 0;
+    case UM_INT32: return plan->arrays[1] == NULL && plan->inputs[1].value.i32 >= 0;
+    case UM_INT64: return plan->arrays[1] == NULL && plan->inputs[1].value.i64 >= 0;
+    default: return true;
+    }
+}
+
 /* Finds the loop: all arrays have one type, and the operation has a kernel for it. */
 static bool find_loop(const function_object *self, PyObject *const *args, call_plan *plan) {
     bool known = false;
@@ -85,7 +96,7 @@ static bool find_loop(const function_object *self, PyObject *const *args, call_p
             return false;
         }
     }
-    return true;
+    return self->op != UM_OP_power || has_power(plan);
 }
 
 /* plan->shape: the one that the input arrays broadcast to. */
@@ -363,6 +374,13 @@ static const function_doc docs[] = {
     {"axpy",
      "alpha * x + y in one pass: in floating point the product is not rounded before it is added.",
      {"alpha", "x", "y"}},
+    {"addcmul",
+     "x + a * b in one pass: in floating point the product is not rounded before it is added.",
+     {"x", "a", "b"}},
+    {"lerp",
+     "a + t * (b - a), which is a at t = 0 and b at t = 1; floating point only.",
+     {"a", "b", "t"}},
+    {"clip", "Each element of a, raised to low and lowered to high.", {"a", "low", "high"}},
 };
 
 static const function_doc *find_doc(um_op op) {
@@ -591,6 +609,20 @@ static PyObject *new_function(PyObject *module, um_state *state, um_op op) {
 int um_functions_add(PyObject *module, um_state *state) {
     state->function_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &function_spec, NULL);
     if (state->function_type == NULL) {
+        return -1;
+    }
+    PyObject *names = PyTuple_New(UM_OP_COUNT);
+    for (int op = 0; names != NULL && op < UM_OP_COUNT; ++op) {
+        PyObject *name = PyUnicode_InternFromString(um_op_name((um_op)op));
+        if (name == NULL) {
+            Py_CLEAR(names);
+        } else {
+            PyTuple_SET_ITEM(names, op, name);
+        }
+    }
+    int named = names == NULL ? -1 : PyModule_AddObjectRef(module, "ops", names);
+    Py_XDECREF(names);
+    if (named < 0) {
         return -1;
     }
     for (int op = 0; op < UM_OP_COUNT; ++op) {

@@ -191,6 +191,9 @@ bool um_operand_from_array(um_ndarray *array, um_dtype dtype, int ndim, const in
 bool um_ndarray_is_aligned_to(const um_ndarray *array, size_t unit) {
     uintptr_t bits = (uintptr_t)array->data;
     for (int axis = 0; axis < array->ndim; ++axis) {
+        if (array->shape[axis] == 0) {
+            return true; /* nothing is there to be reached */
+        }
         if (array->shape[axis] > 1) {
             bits |= (uintptr_t)array->strides[axis];
         }
@@ -478,6 +481,45 @@ static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t na
     Py_RETURN_NONE;
 }
 
+/* --- where(condition, a, b, out) ------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(
+    run_where_doc,
+    "run_where($module, condition, a, b, out, /)\n--\n\n"
+    "Elements of `a` where `condition` is True, of `b` elsewhere. The condition is a bool array, `a` and `b` are arrays or\n"
+    "scalars of the dtype of `out`; all broadcast to its shape, and may be the same memory element for element.");
+
+static PyObject *core_run_where(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    um_state *state = um_state_of_module(module);
+    um_ndarray *out = check_nargs("run_where", nargs, 4) < 0 ? NULL : array_argument(state, args[3], "out");
+    int64_t shape[UM_MAX_NDIM];
+    int64_t strides[4][UM_MAX_NDIM];
+    um_operand operands[3];
+    um_operand target;
+    um_dtype dtype;
+    um_launch_site site;
+    if (out == NULL || output_operand(out, "out", &dtype, shape, strides[3], &target) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < 3; ++i) {
+        if (run_input(state, args[i], i, i == 0 ? UM_BOOL : dtype, out, shape, strides[i], &operands[i]) < 0) {
+            return NULL;
+        }
+    }
+    if (um_launch_prepare(state, um_block_device(out->block), &site) < 0) {
+        return NULL;
+    }
+    um_wait wait = UM_WAIT_NONE;
+    um_error err;
+    um_status status = UM_OK;
+    um_launch_begin(state, &site);
+    status = um_kernel_where(site.ctx, site.stream, out->ndim, shape, operands, &target, site.deferred, &wait, &err);
+    if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 /* --- cast(src, out) ----------------------------------------------------------------------------------------------- */
 
 /* Source of a cast: an array broadcast to out's shape, or a NumPy scalar. */
@@ -717,6 +759,7 @@ static PyObject *core_has_kernels(PyObject *module, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef run_functions[] = {
     {"run", UM_METHOD(core_run), METH_FASTCALL, run_doc},
+    {"run_where", UM_METHOD(core_run_where), METH_FASTCALL, run_where_doc},
     {"cast", UM_METHOD(core_cast), METH_FASTCALL, cast_doc},
     {"sum_into", UM_METHOD(core_sum_into), METH_FASTCALL, sum_into_doc},
     {"op_loops", core_op_loops, METH_O, op_loops_doc},

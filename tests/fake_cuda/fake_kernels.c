@@ -10,6 +10,8 @@
 
 #include "fake_cuda.h"
 #include "kernels/um_kernel_abi.h"
+#include "kernels/um_kernel_functions.h"
+#include "kernels/um_kernel_loops.h"
 
 static _Noreturn void fail(const char *what) {
     fprintf(stderr, "fake CUDA driver: kernel: %s\n", what);
@@ -50,7 +52,7 @@ typedef void (*apply_function)(void *out, const void *a, const void *b, const vo
 
 typedef struct elementwise {
     int inputs;
-    size_t in_size, out_size; /* bytes */
+    size_t first_size, in_size, out_size; /* bytes of an element: the first input, the others, the output */
     uint32_t lanes;           /* elements of a unit */
     apply_function apply;
     bool scalars; /* the kernel handles scalar operands */
@@ -61,7 +63,7 @@ static const unsigned char zeros[16];
 static uint32_t stride_magnitude(uint32_t stride) { return stride >= 0x80000000 ? 0 - stride : stride; }
 
 static char *use_elementwise(const um_elementwise_params *p, const elementwise *kernel, int slot) {
-    const size_t size = slot == UM_KERNEL_OUT ? kernel->out_size : kernel->in_size;
+    const size_t size = slot == UM_KERNEL_OUT ? kernel->out_size : slot == 0 ? kernel->first_size : kernel->in_size;
     const bool scalar = kernel->lanes > 1 && (p->scalars >> slot & 1);
     const size_t unit = scalar ? size : size * kernel->lanes;
     const size_t alignment = unit < UM_VECTOR_BYTES ? unit : UM_VECTOR_BYTES;
@@ -118,52 +120,63 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
             for (int i = 0; i < kernel->inputs; i++) {
                 const uint32_t step = kernel->lanes > 1 && (p->scalars >> i & 1) ? 0 : lane;
                 in[i] =
-                    p->immediates >> i & 1 ? (const char *)p->values[i] : data[i] + offsets[i] + step * kernel->in_size;
+                    p->immediates >> i & 1 ? (const char *)p->values[i] : data[i] + offsets[i] + step * (i == 0 ? kernel->first_size : kernel->in_size);
             }
             kernel->apply(data[UM_KERNEL_OUT] + offsets[UM_KERNEL_OUT] + lane * kernel->out_size, in[0], in[1], in[2]);
         }
     }
 }
 
-/* Defines the two kernels of an operation, run_<kernel>_elem and _vec, around apply_<kernel>. */
-#define DEFINE_ELEMENTWISE(kernel_, inputs_, in_bytes, out_bytes, lanes_, scalars_)                                    \
+/* Defines the two kernels of an operation, run_<kernel>_elem and _vec (which not every one has), around apply_<kernel>. */
+#define DEFINE_ELEMENTWISE(kernel_, inputs_, first_bytes, in_bytes, out_bytes, lanes_, scalars_)                       \
     static void run_##kernel_##_elem(const unsigned grid[3], unsigned block, void **params) {                          \
         (void)grid;                                                                                                    \
         require(block == UM_KERNEL_BLOCK, "block size");                                                               \
-        run_elementwise(params[0], &(const elementwise){inputs_, in_bytes, out_bytes, 1, apply_##kernel_, scalars_});  \
+        run_elementwise(params[0], &(const elementwise){inputs_, first_bytes, in_bytes, out_bytes, 1,                  \
+                                                        apply_##kernel_, scalars_});                                   \
     }                                                                                                                  \
-    static void run_##kernel_##_vec(const unsigned grid[3], unsigned block, void **params) {                           \
+    __attribute__((unused)) static void run_##kernel_##_vec(const unsigned grid[3], unsigned block, void **params) {   \
         (void)grid;                                                                                                    \
         require(block == UM_KERNEL_BLOCK, "block size");                                                               \
-        run_elementwise(params[0],                                                                                     \
-                        &(const elementwise){inputs_, in_bytes, out_bytes, lanes_, apply_##kernel_, scalars_});        \
+        run_elementwise(params[0], &(const elementwise){inputs_, first_bytes, in_bytes, out_bytes, lanes_,             \
+                                                        apply_##kernel_, scalars_});                                   \
     }
 
-#define UM_FMA(a, b, c) _Generic((a), float: fmaf, double: fma)(a, b, c)
-
-#define DEFINE_LOOP(name, token, inputs, T_, U_, expression)                                                           \
+#define UM_DEFINE_LOOP(weight, name, token, inputs, result, expression)                                                \
+    UM_DEFINE_LOOP_(weight, name, token, inputs, result, expression, UM_COMPUTE_##token)
+#define UM_DEFINE_LOOP_(weight, name, token, inputs, result, expression, ...)                                          \
+    UM_DEFINE_LOOP__(weight, name, token, inputs, result, expression, __VA_ARGS__)
+#define UM_DEFINE_LOOP__(weight, name, token, inputs, result_, expression, T_, U_)                                     \
     static void apply_##name##_##token(void *out, const void *in_a, const void *in_b, const void *in_c) {              \
         typedef T_ T;                                                                                                  \
         typedef U_ U;                                                                                                  \
-        T a, b, c;                                                                                                     \
-        memcpy(&a, in_a, sizeof a);                                                                                    \
-        memcpy(&b, in_b, sizeof b);                                                                                    \
-        memcpy(&c, in_c, sizeof c);                                                                                    \
-        (void)sizeof(U), (void)b, (void)c;                                                                             \
-        const T result = (T)(expression);                                                                              \
+        UM_TYPE(token) x, y, z;                                                                                        \
+        memcpy(&x, in_a, sizeof x);                                                                                    \
+        memcpy(&y, in_b, sizeof y);                                                                                    \
+        memcpy(&z, in_c, sizeof z);                                                                                    \
+        const T a = UM_LOADED_##token(x), b = UM_LOADED_##token(y), c = UM_LOADED_##token(z);                          \
+        (void)sizeof(U), (void)a, (void)b, (void)c;                                                                    \
+        const UM_TYPE(result_) result = UM_STORED_##result_(expression);                                               \
         memcpy(out, &result, sizeof result);                                                                           \
     }                                                                                                                  \
-    DEFINE_ELEMENTWISE(name##_##token, inputs, sizeof(T_), sizeof(T_), UM_VECTOR_BYTES / sizeof(T_), true)
-#define INTEGER_LOOPS_SAME(name, inputs, int_expr)                                                                     \
-    DEFINE_LOOP(name, i32, inputs, int32_t, uint32_t, int_expr)                                                        \
-    DEFINE_LOOP(name, i64, inputs, int64_t, uint64_t, int_expr)
-#define INTEGER_LOOPS_NONE(name, inputs, int_expr)
-#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
-    DEFINE_LOOP(name, f32, inputs, float, float, float_expr)                                                           \
-    DEFINE_LOOP(name, f64, inputs, double, double, float_expr)                                                         \
-    INTEGER_LOOPS_##int_result(name, inputs, int_expr)
+    DEFINE_ELEMENTWISE(name##_##token, inputs, sizeof(UM_TYPE(token)), sizeof(UM_TYPE(token)),                         \
+                       sizeof(UM_TYPE(result_)), UM_VECTOR_BYTES / sizeof(UM_TYPE(token)), true)
+#define UM_FORM_NONE(...)
+#define UM_FORM_SAME     UM_FORM_KERNEL_SAME
+#define UM_FORM_WIDE     UM_FORM_KERNEL_WIDE
+#define UM_FORM_TRUTH    UM_FORM_KERNEL_TRUTH
+#define UM_FORM_REAL     UM_FORM_KERNEL_REAL
+#define UM_FORM_UNSIGNED UM_FORM_NONE
+#define UM_FORM_AS       UM_FORM_NONE
+#define UM_FORM_SWAP     UM_FORM_NONE
+#define UM_FORM_ROTATE   UM_FORM_NONE
+#define UM_FORM_COPY     UM_FORM_NONE
+#define UM_FORM_YES      UM_FORM_NONE
+#define UM_FORM_NO       UM_FORM_NONE
+#define UM_OP            UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
+#undef UM_DEFINE_LOOP
 
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define DEFINE_CAST(from, to)                                                                                          \
@@ -174,7 +187,7 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
         const UM_TYPE(to) result = um_cast_##from##_to_##to(x);                                                        \
         memcpy(out, &result, sizeof result);                                                                           \
     }                                                                                                                  \
-    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(UM_TYPE(from)), sizeof(UM_TYPE(to)),                              \
+    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(UM_TYPE(from)), 1, sizeof(UM_TYPE(to)),                              \
                        UM_VECTOR_BYTES / LARGER(sizeof(UM_TYPE(from)), sizeof(UM_TYPE(to))), true)
 UM_FOR_EACH_CAST(DEFINE_CAST)
 
@@ -183,8 +196,15 @@ UM_FOR_EACH_CAST(DEFINE_CAST)
         (void)b, (void)c;                                                                                              \
         memmove(out, in, size);                                                                                        \
     }                                                                                                                  \
-    DEFINE_ELEMENTWISE(copy_##size, 1, size, size, UM_VECTOR_BYTES / size, false)
+    DEFINE_ELEMENTWISE(copy_##size, 1, size, size, size, UM_VECTOR_BYTES / size, false)
 UM_FOR_EACH_COPY(DEFINE_COPY)
+
+#define DEFINE_WHERE(size)                                                                                             \
+    static void apply_where_##size(void *out, const void *condition, const void *b, const void *c) {                   \
+        memmove(out, *(const unsigned char *)condition != 0 ? b : c, size);                                            \
+    }                                                                                                                  \
+    DEFINE_ELEMENTWISE(where_##size, 3, 1, size, size, UM_VECTOR_BYTES / size, true)
+UM_FOR_EACH_COPY(DEFINE_WHERE)
 
 /* --- sums ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -377,10 +397,10 @@ static const size_t sum_sizes[] = {sizeof(um_sum_params)};
 #define PAIR(name)         ENTRY(name##_elem, elementwise_sizes) ENTRY(name##_vec, elementwise_sizes)
 
 const fakecu_kernel_entry fakecu_kernels[] = {
-#define INTEGER_PAIRS_SAME(name) PAIR(name##_i32) PAIR(name##_i64)
-#define INTEGER_PAIRS_NONE(name)
-#define UM_OP(name, inputs, float_expr, int_expr, int_result)                                                          \
-    PAIR(name##_f32) PAIR(name##_f64) INTEGER_PAIRS_##int_result(name)
+#define UM_DEFINE_LOOP(weight, name, token, inputs, result, expression)                                                \
+    ENTRY(name##_##token##_elem, elementwise_sizes)                                                                    \
+    UM_IF_VEC(weight, token, ENTRY(name##_##token##_vec, elementwise_sizes))
+#define UM_OP UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
@@ -389,6 +409,9 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 
 #define COPY_PAIR(size) PAIR(copy_##size)
         UM_FOR_EACH_COPY(COPY_PAIR)
+
+#define WHERE_PAIR(size) PAIR(where_##size)
+            UM_FOR_EACH_COPY(WHERE_PAIR)
 
 #define SUM_ENTRIES(token, enumerator, type, value, partial)                                                                       \
     ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)

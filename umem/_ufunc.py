@@ -506,7 +506,7 @@ def _sum_kernel(
     if dtype is None:
         dtype = SUMS[a.dtype] if out is None else out.dtype
     dtype = np.dtype(dtype)
-    if dtype != SUMS.get(a.dtype):
+    if a.dtype not in SUMS or dtype != SUMS[a.dtype]:
         if SUMS.get(dtype) != dtype or not np.can_cast(a.dtype, dtype, "safe"):
             return NotImplemented
         a = _kernel_operand(a, dtype, a.device)

@@ -72,6 +72,7 @@ def core_extension() -> Extension:
     # Line numbers (-g1) are for backtraces, and for tests/test_failures.py, which tells calls of the driver apart by
     # them. They cost bytes in the file and nothing when it runs.
     flags = ["-std=c11", "-fvisibility=hidden", "-pthread", "-O3", "-g1", *WARNINGS]
+    flags += ["-ffp-contract=off", "-fno-math-errno"]  # random numbers are those of the GPU
     for folder in (sysconfig.get_path("include"), numpy.get_include()):
         flags += ["-isystem", folder]
     link = ["-pthread"]
@@ -104,7 +105,7 @@ def core_extension() -> Extension:
         define_macros=macros,
         extra_compile_args=flags,
         extra_link_args=link,
-        libraries=["dl"],
+        libraries=["dl", "m"],
     )
 
 

@@ -125,6 +125,12 @@ def frozen(array):
     return array
 
 
+def random_numbers(rng, s):
+    parts = [rng.random(9), rng.normal(1, 2, (3, 4)), rng.integers(2**40, size=5), rng.integers(-3, 3, 8, "i1")]
+    rng.random(dtype="f4", out=s.small)
+    return [*parts, s.small, rng.random(), rng.integers(5)]
+
+
 class OldExporter:
     """An exporter older than DLPack 1.0."""
 
@@ -256,6 +262,8 @@ SMALL_SCENARIOS = {
     "no loops": lambda s: s.umem._core.op_loops("no"),
     "extent": lambda s: s.umem._core.extent(s.small[::-1, ::2])[1],
     "read_all": lambda s: [part.tolist() for part in s.umem._core.read_all([s.small, s.numbers, s.record["a"]])],
+    "random numbers": lambda s: random_numbers(s.umem.random.default_rng(5), s),
+    "random numbers that cannot be": lambda s: s.umem._core.random_fill(s.small, "integers", 0, 0, 0, 1),
     "scalar operands": lambda s: [s.small + 1.5, s.small * np.float32(2), 2 - s.numbers, s.numbers + np.int64(3)],
     "operands in order F": lambda s: s.small.T + s.small.T,
     "operands of steps": lambda s: s.small[::2] - s.small[1::2],

@@ -97,6 +97,9 @@ SCENARIOS = {
     "numpy function": lambda s: np.sqrt(s.a),
     "numpy reduction": lambda s: np.max(s.a),
     "comparison": lambda s: s.a > 3,
+    "random numbers": lambda s: s.umem.random.default_rng(1).random(COUNT, "f4"),
+    "random numbers out": lambda s: s.umem.random.default_rng(1).standard_normal(dtype="f4", out=s.c),
+    "random numbers out of order": lambda s: s.umem.random.default_rng(1).random(dtype="f4", out=s.c[::2]),
     "fill": lambda s: s.c.fill(3),
     "fill a view": lambda s: s.c[::2].fill(3),
     "setitem": lambda s: s.c.__setitem__(slice(5, 500), 7),
@@ -408,6 +411,7 @@ GIVES_BACK = [
     "from_dlpack", "pickle", "on a stream", "mixed types", "numpy operand", "free what is used", "trim",
     "overlap", "array", "asarray", "setitem numpy", "free what is idle", "free a shared array",
     "a stream of another library", "memory of another library", "free what a stream uses",
+    "random numbers out of order",
 ]  # fmt: skip
 
 #: more that some may survive

@@ -27,7 +27,7 @@ except ImportError as error:
         "umem's extension module is not built here. This is the source tree: build it with `make build`, "
         "or leave this folder to import an installed umem"
     ) from error
-from umem import _methods, _ufunc
+from umem import _methods, _ufunc, random
 from umem._core import (
     CudaError,
     DriverNotFoundError,
@@ -174,6 +174,8 @@ __all__ = [
     # memory
     "get_limit", "memory_scope", "memory_stats", "memory_summary", "on_out_of_memory", "record_allocations",
     "reset_peak", "set_limit", "trim",
+    # random numbers
+    "random",
     # system
     "__version__", "devices", "info",
     # errors

@@ -42,7 +42,10 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
                 [UM_SLOT_WHERES] = UM_FOR_EACH_COPY(WHERE)
 
 #define SUM(token, enumerator, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
-                [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)};
+                [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)
+
+#define DRAW(name, type, lanes) "um_draw_" #name "_kernel",
+                    [UM_SLOT_RANDOM] = UM_FOR_EACH_DRAW(DRAW)};
 
 const char *um_kernel_name(int slot) { return kernel_names[slot]; }
 

@@ -3,6 +3,7 @@
 #define UM_KERNEL_CALL_H
 
 #include "kernels/um_kernel_plan.h"
+#include "kernels/um_kernel_random.h"
 
 /* Kernels by number: um_kernel_name(slot) is the symbol, and the context keeps the loaded handle under the same number. */
 enum {
@@ -11,7 +12,8 @@ enum {
     UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
     UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2, /* log2 of itemsize, {elem, vec} */
     UM_SLOT_SUMS = UM_SLOT_WHERES + 5 * 2, /* of UM_FOR_EACH_SUM, {elem, row, col} */
-    UM_SLOT_COUNT = UM_SLOT_SUMS + UM_SUM_DTYPES * 3,
+    UM_SLOT_RANDOM = UM_SLOT_SUMS + UM_SUM_DTYPES * 3, /* um_draw */
+    UM_SLOT_COUNT = UM_SLOT_RANDOM + UM_DRAW_COUNT,
 };
 
 #define UM_SLOT_OP(op, dtype) (UM_SLOT_OPS + ((op)*UM_DTYPE_COUNT + (dtype)) * 2)

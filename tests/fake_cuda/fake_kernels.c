@@ -12,6 +12,7 @@
 #include "kernels/um_kernel_abi.h"
 #include "kernels/um_kernel_functions.h"
 #include "kernels/um_kernel_loops.h"
+#include "kernels/um_random_draws.h"
 
 static _Noreturn void fail(const char *what) {
     fprintf(stderr, "fake CUDA driver: kernel: %s\n", what);
@@ -388,10 +389,35 @@ static void store_i64(char *out, const number *total, uint32_t how) {
     DEFINE_SUM_KERNEL(token, col, type, 1, UM_VECTOR_BYTES / sizeof(type))
 UM_FOR_EACH_SUM(DEFINE_SUM)
 
+/* --- random numbers -------------------------------------------------------------------------------------------------------------- */
+
+static char *use_draw_output(const unsigned grid[3], unsigned block, const um_draw_params *p, size_t size,
+                             uint64_t lanes) {
+    const size_t unit = size * lanes;
+    require(block == UM_KERNEL_BLOCK, "block size");
+    require(p->count > 0 && grid[0] * lanes * UM_KERNEL_BLOCK * UM_DRAW_UNROLL >= p->count, "the grid misses elements");
+    require_aligned(p->out, !p->vectors ? size : unit < UM_VECTOR_BYTES ? unit : UM_VECTOR_BYTES);
+    return use_operand(p->out, (extent){0, (int64_t)(p->count * size)}, true);
+}
+
+#define DEFINE_DRAW(name, type, lanes)                                                                                 \
+    static void run_draw_##name##_kernel(const unsigned grid[3], unsigned block, void **params) {                      \
+        const um_draw_params *p = params[0];                                                                           \
+        char *out = use_draw_output(grid, block, p, sizeof(type), lanes);                                              \
+        for (uint64_t first = 0; first < p->count; first += (lanes)) {                                                 \
+            type x[lanes];                                                                                             \
+            um_draw_##name(p, first / (lanes), x);                                                                     \
+            memcpy(out + first * sizeof(type), x,                                                                      \
+                   sizeof(type) * (p->count - first < (lanes) ? p->count - first : (lanes)));                          \
+        }                                                                                                              \
+    }
+UM_FOR_EACH_DRAW(DEFINE_DRAW)
+
 /* --- the table ---------------------------------------------------------------------------------------------------------------- */
 
 static const size_t elementwise_sizes[] = {sizeof(um_elementwise_params)};
 static const size_t sum_sizes[] = {sizeof(um_sum_params)};
+static const size_t draw_sizes[] = {sizeof(um_draw_params)};
 
 #define ENTRY(name, sizes) {"um_" #name, run_##name, 1, sizes},
 #define PAIR(name)         ENTRY(name##_elem, elementwise_sizes) ENTRY(name##_vec, elementwise_sizes)
@@ -415,5 +441,8 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 
 #define SUM_ENTRIES(token, enumerator, type, value, partial)                                                                       \
     ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
-            UM_FOR_EACH_SUM(SUM_ENTRIES)};
+            UM_FOR_EACH_SUM(SUM_ENTRIES)
+
+#define DRAW_ENTRY(name, type, lanes) ENTRY(draw_##name##_kernel, draw_sizes)
+                UM_FOR_EACH_DRAW(DRAW_ENTRY)};
 const size_t fakecu_kernel_count = sizeof fakecu_kernels / sizeof fakecu_kernels[0];

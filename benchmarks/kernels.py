@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from peers import optional
 from report import MIB, Candidates, Report, measure
 
 import umem
 
+#: random numbers into an array, by a generator of umem's or NumPy's; the dtype is the last word of the name
+RANDOM = {
+    "uniform float32": lambda rng, out: rng.random(dtype=np.float32, out=out),
+    "uniform float64": lambda rng, out: rng.random(out=out),
+    "normal float32": lambda rng, out: rng.standard_normal(dtype=np.float32, out=out),
+    "normal float64": lambda rng, out: rng.standard_normal(out=out),
+}
+
+
+def host(report: Report) -> None:
+    """Random numbers of the host backend, in one thread each."""
+    count = MIB
+    for title, draw in RANDOM.items():
+        rng = umem.random.default_rng(1)
+        out = umem.empty(count, dtype=title.split()[-1])
+        candidates: Candidates = {"umem": partial(draw, rng, out)}
+        for name in ("PCG64", "Philox"):
+            other = np.random.Generator(getattr(np.random, name)(1))
+            candidates[f"numpy, {name}"] = partial(draw, other, np.empty(count, out.dtype))
+        report.add(
+            f"{title}, {count:,} numbers, host",
+            measure(candidates),
+            {"numpy, PCG64": ("time", None), "numpy, Philox": ("time", None)},
+            bytes_moved=out.nbytes,
+        )
+
+
+def gpu_random(report: Report) -> None:
+    import torch
+
+    cupy = optional("cupy")
+    for title, draw in RANDOM.items():
+        dtype = np.dtype(title.split()[-1])
+        out = umem.empty(256 * MIB // dtype.itemsize, dtype=dtype)
+        out.prefetch("cuda")
+        target = torch.empty(out.shape, dtype=getattr(torch, dtype.name), device="cuda")
+        normal = title.startswith("normal")
+        candidates: Candidates = {
+            "umem": partial(draw, umem.random.default_rng(1), out),
+            "torch": target.normal_ if normal else target.uniform_,
+            "fill by torch": partial(target.fill_, 1),
+        }
+        if cupy:
+            rng = cupy.random.default_rng(1)
+            function = rng.standard_normal if normal else rng.random
+            candidates["cupy"] = partial(function, dtype=dtype, out=cupy.empty(out.shape, dtype))
+        report.add(
+            f"{title}, 256 MiB resident",
+            measure(candidates, torch.cuda.synchronize, turns=21),
+            {"torch": ("rate", 1.0), "fill by torch": ("rate", 0.9), "cupy": ("rate", None)},
+            bytes_moved=out.nbytes,
+        )
+
 
 def gpu(report: Report) -> None:
+    gpu_random(report)
     import torch
 
     cupy = optional("cupy")

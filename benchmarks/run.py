@@ -46,6 +46,8 @@ def main() -> int:
     lines = report.Report()
     views.host(lines)
     pool.run(lines, options.gpu)
+    if umem.info()["backend"] == "host":
+        kernels.host(lines)
     if options.gpu:
         views.gpu(lines)
         kernels.gpu(lines)

@@ -46,6 +46,7 @@ def test_a_run_on_the_host_has_every_line(tmp_path):
     for part in (
         "np.asarray", "4 KiB", "holes", "live arrays", "C: ", "live blocks", "eight threads", "lost",
         "bookkeeping", "calls of the driver", "first 1 arrays", "fill and free", "c = a + b", "replay of",
+        "uniform float32", "normal float64",
     ):  # fmt: skip
         assert part in told, part
     for line in result["lines"]:

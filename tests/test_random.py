@@ -22,7 +22,12 @@ def philox(key, low, high=0):
     for _ in range(10):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-        c = [b >> half ^ c[1] ^ np.uint64(k[0]), b & mask, a >> half ^ c[3] ^ np.uint64(k[1]), a & mask]
+        c = [
+            b >> half ^ c[1] ^ np.uint64(k[0]),
+            b & mask,
+            a >> half ^ c[3] ^ np.uint64(k[1]),
+            a & mask,
+        ]
         k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
     return np.stack(c, axis=-1)
 
@@ -113,10 +118,14 @@ class TestNumbers:
         assert np.array_equal(rng.integers(span, size=99, dtype="u8"), np.asarray(expected, "u8"))
         assert rng.state["counter"] == (start + 50) % WORD
 
-    @pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "q", "Q"])
+    @pytest.mark.parametrize(
+        "dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "q", "Q"]
+    )
     def test_integers_do_not_depend_on_the_dtype(self, umem, dtype):
         same = generator(umem).integers(2, size=101).read()
-        assert np.array_equal(generator(umem).integers(2, size=101, dtype=dtype), same.astype(dtype))
+        assert np.array_equal(
+            generator(umem).integers(2, size=101, dtype=dtype), same.astype(dtype)
+        )
         if np.dtype(dtype).kind == "i":
             least = int(np.iinfo(dtype).min)
             result = generator(umem).integers(least, least + 5, size=101, dtype=dtype)
@@ -137,7 +146,9 @@ class TestNumbers:
         rng = generator(umem)
         w = words(rng, 20_000)
         u = (w[:, 0] >> np.uint64(5)) * np.uint64(2**26) + (w[:, 1] >> np.uint64(6))
-        u = (u.astype("f8") + 0.5).astype("g") / np.longdouble(2) ** 53  # rounded as the kernel does
+        u = (u.astype("f8") + 0.5).astype("g") / np.longdouble(
+            2
+        ) ** 53  # rounded as the kernel does
         t = w[:, 2].astype("u4").view("i4").astype("g") / 2**31
         t += (w[:, 3] >> np.uint64(10)).astype("g") / 2**53
         quarter = 4 * np.arctan(np.longdouble(1)) / 4
@@ -293,7 +304,13 @@ class TestDistributions:
         x = self.sample(umem, samples, kind)
         assert kolmogorov(x, normal_cdf) < 1.95
         # Means of powers against the moments of the normal distribution, within four standard errors.
-        for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
+        for power, moment, variance in (
+            (1, 0, 1),
+            (2, 1, 2),
+            (3, 0, 15),
+            (4, 3, 96),
+            (6, 15, 10170),
+        ):
             assert abs((x**power).mean() - moment) < 4 * math.sqrt(variance / self.N), power
 
     @pytest.mark.parametrize("kind", ["normal f4", "normal f8"])
@@ -528,7 +545,11 @@ class TestInterface:
     @pytest.mark.parametrize("size", [3, np.int64(3), (), (2, 3), [2, 3], 0, (2, 0)])
     def test_shapes(self, umem, size):
         rng, expected = umem.random.default_rng(1), np.random.default_rng(1)
-        for call in (lambda r: r.random(size), lambda r: r.integers(9, size=size), lambda r: r.normal(size=size)):
+        for call in (
+            lambda r: r.random(size),
+            lambda r: r.integers(9, size=size),
+            lambda r: r.normal(size=size),
+        ):
             result = call(rng)
             assert type(result) is umem.ndarray
             assert result.shape == call(expected).shape

@@ -291,7 +291,9 @@ class Generator:
             raise ValueError(f"low is out of bounds for {found}")
         if last > most:
             raise ValueError(f"high is out of bounds for {found}")
-        result = self._draw("integers", size, found, None, device, home, first % _WORD, last - first)
+        result = self._draw(
+            "integers", size, found, None, device, home, first % _WORD, last - first
+        )
         if size is None and (dtype is int or dtype is bool):
             return cast("Any", dtype)(result)
         return result

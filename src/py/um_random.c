@@ -121,12 +121,13 @@ static int fill_array(um_state *state, um_ndarray *out, um_draw draw, um_draw_pa
     return 0;
 }
 
-PyDoc_STRVAR(random_fill_doc,
-             "random_fill($module, out, kind, key, counter, first, second, /)\n--\n\n"
-             "Fill `out` with the random numbers that `key` and `counter` (below 2**64) stand for, in C order.\n\n"
-             "kind 'random' (in [0, 1)) or 'normal': float32, or float64 as first + second * x. 'integers': from first to\n"
-             "first + second, modulo 2**64. `out` is a umem.ndarray, or a NumPy array for numbers made here and now; in C order without\n"
-             "gaps. A step of the counter makes 4 elements, or 2 of float64 and of integers whose second is 2**32 or more.");
+PyDoc_STRVAR(
+    random_fill_doc,
+    "random_fill($module, out, kind, key, counter, first, second, /)\n--\n\n"
+    "Fill `out` with the random numbers that `key` and `counter` (below 2**64) stand for, in C order.\n\n"
+    "kind 'random' (in [0, 1)) or 'normal': float32, or float64 as first + second * x. 'integers': from first to\n"
+    "first + second, modulo 2**64. `out` is a umem.ndarray, or a NumPy array for numbers made here and now; in C order without\n"
+    "gaps. A step of the counter makes 4 elements, or 2 of float64 and of integers whose second is 2**32 or more.");
 
 static PyObject *core_random_fill(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 6) {

@@ -126,7 +126,12 @@ def frozen(array):
 
 
 def random_numbers(rng, s):
-    parts = [rng.random(9), rng.normal(1, 2, (3, 4)), rng.integers(2**40, size=5), rng.integers(-3, 3, 8, "i1")]
+    parts = [
+        rng.random(9),
+        rng.normal(1, 2, (3, 4)),
+        rng.integers(2**40, size=5),
+        rng.integers(-3, 3, 8, "i1"),
+    ]
     rng.random(dtype="f4", out=s.small)
     return [*parts, s.small, rng.random(), rng.integers(5)]
 

@@ -98,8 +98,12 @@ SCENARIOS = {
     "numpy reduction": lambda s: np.max(s.a),
     "comparison": lambda s: s.a > 3,
     "random numbers": lambda s: s.umem.random.default_rng(1).random(COUNT, "f4"),
-    "random numbers out": lambda s: s.umem.random.default_rng(1).standard_normal(dtype="f4", out=s.c),
-    "random numbers out of order": lambda s: s.umem.random.default_rng(1).random(dtype="f4", out=s.c[::2]),
+    "random numbers out": lambda s: s.umem.random.default_rng(1).standard_normal(
+        dtype="f4", out=s.c
+    ),
+    "random numbers out of order": lambda s: s.umem.random.default_rng(1).random(
+        dtype="f4", out=s.c[::2]
+    ),
     "fill": lambda s: s.c.fill(3),
     "fill a view": lambda s: s.c[::2].fill(3),
     "setitem": lambda s: s.c.__setitem__(slice(5, 500), 7),

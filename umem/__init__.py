@@ -142,6 +142,7 @@ from umem._creation import (
     zeros,
     zeros_like,
 )
+from umem._evaluate import evaluate
 from umem._memory import memory_scope, memory_summary, record_allocations
 from umem._residency import Residency
 from umem._streams import deferred, stream
@@ -163,7 +164,7 @@ __all__ = [
     # kernels
     "absolute", "add", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
     "arctanh", "axpy", "bitwise_and", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "clip",
-    "conjugate", "copysign", "cos", "cosh", "deg2rad", "degrees", "equal", "exp", "exp2",
+    "conjugate", "copysign", "cos", "cosh", "deg2rad", "degrees", "equal", "evaluate", "exp", "exp2",
     "expm1", "fabs", "floor", "floor_divide", "fmax", "fmin", "fmod", "greater",
     "greater_equal", "heaviside", "hypot", "invert", "isfinite", "isinf", "isnan", "left_shift",
     "lerp", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2",

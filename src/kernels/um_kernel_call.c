@@ -45,7 +45,10 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
                 [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)
 
 #define DRAW(name, type, lanes) "um_draw_" #name "_kernel",
-                    [UM_SLOT_RANDOM] = UM_FOR_EACH_DRAW(DRAW)};
+                    [UM_SLOT_RANDOM] = UM_FOR_EACH_DRAW(DRAW)
+
+#define EVALUATE(name, cell, elements) "um_evaluate_" #name,
+                        [UM_SLOT_EVALUATE] = UM_FOR_EACH_EVALUATE(EVALUATE)};
 
 const char *um_kernel_name(int slot) { return kernel_names[slot]; }
 
@@ -54,6 +57,7 @@ um_status um_call_init(um_call *call, um_context *ctx, um_stream *stream, um_err
     call->stream = stream;
     call->backend = um_context_backend(ctx);
     call->launched = false;
+    call->shared_bytes = 0;
     call->access_count = 0;
     if (call->backend->ops->launch == NULL) {
         return um_error_set(err, UM_ERR_UNSUPPORTED, "the %s backend has no kernels", call->backend->ops->name);
@@ -117,7 +121,7 @@ um_status um_call_launch(um_call *call, int slot, void *params, unsigned grid_x,
         .grid_y = grid_y,
         .grid_z = 1,
         .block_x = UM_KERNEL_BLOCK,
-        .shared_bytes = 0,
+        .shared_bytes = call->shared_bytes,
         .params = pointers,
     };
     const um_status status = ops->launch(call->backend, call->device, call->handle, &launch, err);

@@ -2,6 +2,7 @@
 #ifndef UM_KERNEL_CALL_H
 #define UM_KERNEL_CALL_H
 
+#include "kernels/um_evaluate_abi.h"
 #include "kernels/um_kernel_plan.h"
 #include "kernels/um_kernel_random.h"
 
@@ -13,7 +14,8 @@ enum {
     UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2, /* log2 of itemsize, {elem, vec} */
     UM_SLOT_SUMS = UM_SLOT_WHERES + 5 * 2, /* of UM_FOR_EACH_SUM, {elem, row, col} */
     UM_SLOT_RANDOM = UM_SLOT_SUMS + UM_SUM_DTYPES * 3, /* um_draw */
-    UM_SLOT_COUNT = UM_SLOT_RANDOM + UM_DRAW_COUNT,
+    UM_SLOT_EVALUATE = UM_SLOT_RANDOM + UM_DRAW_COUNT, /* machines of UM_FOR_EACH_EVALUATE */
+    UM_SLOT_COUNT = UM_SLOT_EVALUATE + 3,
 };
 
 #define UM_SLOT_OP(op, dtype) (UM_SLOT_OPS + ((op)*UM_DTYPE_COUNT + (dtype)) * 2)
@@ -28,8 +30,8 @@ enum {
 /* NULL for slots without a kernel. */
 const char *um_kernel_name(int slot);
 
-/* Most accesses of a call: inputs, output, partial sums. */
-#define UM_CALL_ACCESSES (UM_KERNEL_OPERANDS + 1)
+/* Most accesses of a call: the inputs of a program, its output. */
+#define UM_CALL_ACCESSES (UM_EVALUATE_INPUTS + 1)
 
 typedef struct um_call {
     um_context *ctx;
@@ -37,7 +39,8 @@ typedef struct um_call {
     um_backend *backend;
     int device;
     um_stream_handle handle;
-    bool launched; /* at least one kernel is on the stream */
+    bool launched;         /* at least one kernel is on the stream */
+    unsigned shared_bytes; /* dynamic shared memory of its kernels, at first 0 */
     size_t access_count;
     um_access accesses[UM_CALL_ACCESSES];
 } um_call;

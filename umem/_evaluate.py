@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umem import _core, _host, _layout, _ufunc
+from umem import _core, _layout, _ufunc
 from umem._core import ndarray
 from umem._expression import compute, fail, parse, split
 from umem._program import cell, passes, resolve
@@ -146,14 +146,13 @@ def _look_up(
 
 def _operand(value: Any, expression: Expression, i: int) -> Any:
     """An array or a number."""
-    if type(value) is ndarray or isinstance(value, _NUMBERS):
-        x = value
-    else:
-        x = _ufunc._operand(value)
-        if not isinstance(x, ndarray):
+    x: Any = value
+    if type(x) is not ndarray and not isinstance(x, _NUMBERS):
+        x = _ufunc._operand(x)
+        if isinstance(value, np.ma.MaskedArray):
+            x = None  # computing without the mask would be wrong
+        elif not isinstance(x, ndarray):
             x = np.asarray(x)
-            if isinstance(value, np.ma.MaskedArray):
-                x = np.empty(0, object)  # computing without the mask would be wrong
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x[()]
     typed = isinstance(x, (ndarray, np.ndarray, np.generic))
@@ -261,7 +260,9 @@ class _Call:
     def new(self, dtype: Dtype, order: str) -> ndarray:
         inputs = tuple(self.arrays.values())
         like = next((x for x in inputs if x.ndim == len(self.shape)), None)
-        device = _ufunc._device_of(inputs) if self.out is None else getattr(self.out, "device", None)
+        device = (
+            _ufunc._device_of(inputs) if self.out is None else getattr(self.out, "device", None)
+        )
         return _layout.empty(self.shape, dtype, order, like, device=device)
 
     def run(self, order: str) -> Any:
@@ -269,7 +270,11 @@ class _Call:
             return self.out
         out = self.out
         if out is None:
-            out = self.new(self.typed.result, order) if self.shape else np.empty((), self.typed.result)
+            out = (
+                self.new(self.typed.result, order)
+                if self.shape
+                else np.empty((), self.typed.result)
+            )
         self.run_numpy(_ufunc._to_host_writable(out))
         return out if self.out is not None or self.shape else out[()]
 
@@ -277,11 +282,11 @@ class _Call:
 
     def run_kernels(self, order: str) -> bool:
         """Whether the kernels did it."""
-        out = self.out
-        if out is not None and type(out) is not ndarray:
+        if self.out is not None and type(self.out) is not ndarray:
             return False
         if not all(map(_is_plain, self.arrays.values())):
             return False
+        out: Any = self.out
         direct = out is not None and _is_plain(out) and not _ufunc._repeats(out)
         programs = self.compiled.passes(out.dtype if direct else None)
         if programs is None and direct:
@@ -315,14 +320,22 @@ class _Call:
         expression, typed = self.typed.expression, self.typed
         names = list(self.arrays)
         operands: list[Any] = [_ufunc._to_host(self.arrays[i]) for i in names]
+        op_flags: Any = [*([["readonly"]] * len(names)), ["writeonly", "no_broadcast"]]
         pieces = np.nditer(
             [*operands, out],
-            flags=["external_loop", "buffered", "zerosize_ok", "copy_if_overlap", "delay_bufalloc", "growinner"],
-            op_flags=[*([["readonly"]] * len(names)), ["writeonly", "no_broadcast"]],
+            flags=(
+                "external_loop",
+                "buffered",
+                "zerosize_ok",
+                "copy_if_overlap",
+                "delay_bufalloc",
+                "growinner",
+            ),
+            op_flags=op_flags,
             op_dtypes=[*(x.dtype for x in operands), typed.result],
             casting=self.casting,
             buffersize=_PIECE,
-        )  # fmt: skip
+        )
         last = len(expression.nodes) - 1
         with pieces:
             pieces.reset()

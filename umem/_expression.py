@@ -198,6 +198,7 @@ class _Builder:
         return self.add(kind, None, args, at)
 
     def visit(self, tree: ast.expr, level: int) -> int:
+        args: tuple[int, ...]
         if level > MOST_LEVELS:
             self.refuse(f"the expression nests more than {MOST_LEVELS} levels deep", tree)
         level += 1

@@ -54,9 +54,11 @@ class Typed:
     expression: Expression
     split: Split
     types: Mapping[int, Type]  # of names that are arrays, of roots, of operations
-    loops: Mapping[int, tuple[Dtype, ...]]  # of operations: types that the operands are converted to
+    loops: Mapping[
+        int, tuple[Dtype, ...]
+    ]  # of operations: types that the operands are converted to
 
-    @property
+    @cached_property
     def result(self) -> Dtype:
         return np.dtype(self.types[len(self.expression.nodes) - 1])
 
@@ -180,7 +182,7 @@ class _Lowering:
             result = self.emit("copy", result)
         if len(self.inputs) > INPUTS or len(self.constants) > CONSTANTS:
             raise _TooLarge
-        steps = bytes().join(self.allocate(self.order(result[1])))
+        steps = b"".join(self.allocate(self.order(result[1])))
         return Pass(steps, tuple(self.constants), self.wide, tuple(self.inputs), node, dtype)
 
     def needed(self, node: int) -> list[int]:
@@ -221,9 +223,7 @@ class _Lowering:
             loop = (result, result)
         if node.kind == "power":
             return self.power(self.operand(node.args[0], loop[0], values), i, values)
-        args = [
-            self.operand(j, dtype, values) for j, dtype in zip(node.args, loop, strict=True)
-        ]
+        args = [self.operand(j, dtype, values) for j, dtype in zip(node.args, loop, strict=True)]
         if node.kind == "where":
             return self.emit("where", *args)
         return self.operation(node.kind, loop[0], args)
@@ -355,7 +355,9 @@ def _form(dtype: Dtype) -> str:
 
 def cell(value: Any, dtype: Dtype) -> bytes:
     """A number as a constant. Raises OverflowError where NumPy would for a Python integer."""
-    number = dtype.type(value) if isinstance(value, (int, float)) else np.asarray(value).astype(dtype)
+    number = (
+        dtype.type(value) if isinstance(value, (int, float)) else np.asarray(value).astype(dtype)
+    )
     if dtype.kind in "biu":
         return (int(number) & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
     return np.asarray(number, dtype).tobytes().ljust(8, b"\0")

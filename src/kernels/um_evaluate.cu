@@ -266,12 +266,12 @@ template <typename W, int V> struct um_tile {
             acc[v] = to(value);                                                                                        \
         }                                                                                                              \
         break;
-#define UM_F32(cell_)    __uint_as_float((uint32_t)(cell_))
-#define UM_F64(cell_)    __longlong_as_double((int64_t)(cell_))
-#define UM_INT(cell_)    (typename W::T)(cell_)
-#define UM_OF_F32(x)     __float_as_uint(x)
-#define UM_OF_F64(x)     (cell) __double_as_longlong(x)
-#define UM_OF_INT(x)     (cell)(typename W::T)(x)
+#define UM_F32(cell_) __uint_as_float((uint32_t)(cell_))
+#define UM_F64(cell_) __longlong_as_double((int64_t)(cell_))
+#define UM_INT(cell_) (typename W::T)(cell_)
+#define UM_OF_F32(x)  __float_as_uint(x)
+#define UM_OF_F64(x)  (cell) __double_as_longlong(x)
+#define UM_OF_INT(x)  (cell)(typename W::T)(x)
 
 #define UM_CASE_F32(name, value)      UM_CASE(UM_EVALUATE_F32_##name, float, UM_F32, UM_OF_F32, value)
 #define UM_CASE_F32_TEST(name, value) UM_CASE(UM_EVALUATE_F32_##name, float, UM_F32, UM_OF_INT, value)

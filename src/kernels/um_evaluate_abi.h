@@ -115,10 +115,10 @@ typedef struct um_evaluate_step {
     X(n8, 4, 8)                                                                                                        \
     X(n4, 4, 4)                                                                                                        \
     X(w2, 8, 2)
-#define UM_EVALUATE_SHARED_BYTES           49152u
-#define UM_EVALUATE_REGISTER_BYTES(c, v)   ((uint32_t)(c) * (v) * UM_KERNEL_BLOCK) /* of one register of a block */
+#define UM_EVALUATE_SHARED_BYTES            49152u
+#define UM_EVALUATE_REGISTER_BYTES(c, v)    ((uint32_t)(c) * (v) * UM_KERNEL_BLOCK) /* of one register of a block */
 #define UM_EVALUATE_MACHINE_REGISTERS(c, v) (UM_EVALUATE_SHARED_BYTES / UM_EVALUATE_REGISTER_BYTES(c, v))
-#define UM_EVALUATE_REGISTERS              12u /* of n4 and w2; n8 has half of it */
+#define UM_EVALUATE_REGISTERS               12u /* of n4 and w2; n8 has half of it */
 
 /* How an element becomes a cell. Stores need the size only. */
 typedef enum um_evaluate_kind {
@@ -132,9 +132,7 @@ typedef enum um_evaluate_kind {
     UM_EVALUATE_KIND_COUNT,
 } um_evaluate_kind;
 
-UM_SHARED_CODE uint32_t um_evaluate_kind_size(uint32_t kind) {
-    return kind >= UM_EVALUATE_B64 ? 8 : 1u << (kind >> 1);
-}
+UM_SHARED_CODE uint32_t um_evaluate_kind_size(uint32_t kind) { return kind >= UM_EVALUATE_B64 ? 8 : 1u << (kind >> 1); }
 
 /* A unit is one element, or `lanes` elements that lie side by side along the innermost dimension in every operand (or are one and the
  * same, with a stride of 0) and are aligned to their size together. An operand's unit (x0, x1, …) is at data + x0 * strides[0] + …. */

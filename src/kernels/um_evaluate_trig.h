@@ -176,7 +176,8 @@ UM_SHARED_CODE uint32_t um_f64_reduce_large(double a, double *rest) {
     uint64_t low = mantissa * second + carry;
     uint64_t high = mantissa * first + um_multiply_high(mantissa, second) + (low < carry ? 1 : 0);
     const uint32_t quarters = (uint32_t)((high + ((uint64_t)1 << 61)) >> 62);
-    high -= (uint64_t)quarters << 62; /* with `low` the fraction of a quarter, signed, 126 bits of it behind the point */
+    high -=
+        (uint64_t)quarters << 62; /* with `low` the fraction of a quarter, signed, 126 bits of it behind the point */
     bool negative = (int64_t)high < 0;
     if (negative) {
         high = ~high + (low == 0 ? 1 : 0);

@@ -112,8 +112,8 @@ typedef struct work {
     int slots[SLOTS]; /* in use, the output's last */
     int slot_count;
     uint32_t kinds[SLOTS];
-    int kernel; /* number of the machine */
-    unsigned elements;   /* of a thread */
+    int kernel;        /* number of the machine */
+    unsigned elements; /* of a thread */
     unsigned cell_size;
 } work;
 

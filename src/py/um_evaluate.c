@@ -121,7 +121,8 @@ static PyObject *core_evaluate(PyObject *module, PyObject *const *args, Py_ssize
     for (int i = 0; i < count; ++i) {
         char argument[32];
         PyOS_snprintf(argument, sizeof(argument), "inputs[%d]", i);
-        if (read_array(state, PyTuple_GET_ITEM(args[3], i), argument, target->ndim, shape, strides[i], &inputs[i]) < 0) {
+        if (read_array(state, PyTuple_GET_ITEM(args[3], i), argument, target->ndim, shape, strides[i], &inputs[i]) <
+            0) {
             return NULL;
         }
     }
@@ -137,8 +138,9 @@ static PyObject *core_evaluate(PyObject *module, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(evaluate_op_doc, "evaluate_op($module, name, /)\n--\n\n"
-                              "Number of an operation of the register machine, such as \"f32_add\"; -1 when it has none.");
+PyDoc_STRVAR(evaluate_op_doc,
+             "evaluate_op($module, name, /)\n--\n\n"
+             "Number of an operation of the register machine, such as \"f32_add\"; -1 when it has none.");
 
 static PyObject *core_evaluate_op(PyObject *Py_UNUSED(module), PyObject *name) {
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
@@ -158,8 +160,8 @@ static PyMethodDef evaluate_functions[] = {
 };
 
 int um_evaluate_add(PyObject *module, um_state *Py_UNUSED(state)) {
-    PyObject *limits = Py_BuildValue("(iiii)", UM_EVALUATE_INPUTS, UM_EVALUATE_REGISTERS, UM_EVALUATE_STEPS,
-                                     UM_EVALUATE_CONSTANTS);
+    PyObject *limits =
+        Py_BuildValue("(iiii)", UM_EVALUATE_INPUTS, UM_EVALUATE_REGISTERS, UM_EVALUATE_STEPS, UM_EVALUATE_CONSTANTS);
     const int result = limits == NULL ? -1 : PyModule_AddObjectRef(module, "evaluate_limits", limits);
     Py_XDECREF(limits);
     return result < 0 ? -1 : PyModule_AddFunctions(module, evaluate_functions);

@@ -279,7 +279,9 @@ def assert_near(name, actual, expected, wide=None, where=None) -> None:
     finite = np.isfinite(want)
     scale = 4 * np.finfo(want.dtype).eps
     assert (abs(got - want)[finite] <= scale * abs(want)[finite]).all(), where
-    np.testing.assert_array_equal(np.isnan(got)[~finite], np.isnan(want)[~finite], err_msg=str(where))
+    np.testing.assert_array_equal(
+        np.isnan(got)[~finite], np.isnan(want)[~finite], err_msg=str(where)
+    )
 
 
 def outcome(function, *args, **kwargs):

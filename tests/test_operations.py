@@ -51,7 +51,9 @@ def values(dtype, seed=0):
 def operands(name, dtype):
     """Inputs of shape (10, 10): each number with a number of another order."""
     nin = OPERATIONS[name].nin if name in OPERATIONS else 3
-    return [values(dtype)[(np.arange(100) * step) % 100].reshape(10, 10) for step in (1, 7, 13)][:nin]
+    return [values(dtype)[(np.arange(100) * step) % 100].reshape(10, 10) for step in (1, 7, 13)][
+        :nin
+    ]
 
 
 def misaligned(umem, n):
@@ -221,7 +223,11 @@ class TestTypes:
             n = values(dtype)
             a = umem.array(n)
             scalar = n.dtype.type(3)
-            for other in (3, True, scalar, np.int8(3)) if dtype not in ("u1", "u2", "u4", "u8") else (3, True, scalar):
+            for other in (
+                (3, True, scalar, np.int8(3))
+                if dtype not in ("u1", "u2", "u4", "u8")
+                else (3, True, scalar)
+            ):
                 assert_same(a + other, n + other)
                 assert_same(other - a, other - n)
                 assert_same(np.equal(a, other), np.equal(n, other))
@@ -256,7 +262,11 @@ class TestPower:
 
     def test_negative_powers_of_integers_raise_as_numpys(self, umem):
         a = umem.array([1, 2, 3])
-        for call in (lambda: a**-1, lambda: np.power(a, a - 2), lambda: umem.power(a, np.int64(-1))):
+        for call in (
+            lambda: a**-1,
+            lambda: np.power(a, a - 2),
+            lambda: umem.power(a, np.int64(-1)),
+        ):
             with pytest.raises(ValueError, match="negative integer powers"):
                 call()
         assert (umem.array([1, 2, 3], "u1") ** umem.array([3, 2, 9], "u1")).tolist() == [1, 4, 227]

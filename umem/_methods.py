@@ -245,15 +245,15 @@ def __ipow__(self: ndarray, exponent: Any) -> Any:
     return np.power(self, exponent, **options) if ufunc is None else ufunc(self, **options)
 
 
-def _comparison(name: str, ufunc: np.ufunc) -> Any:
-    """== or !=. Where the ufunc has no loop (records, text against numbers) NumPy's operator knows an answer."""
+def _comparison(name: str, function: Any) -> Any:
+    """== or !=. Where the function has no loop (records, text against numbers) NumPy's operator knows an answer."""
     numpys = getattr(np.ndarray, name)
 
     def method(self: ndarray, other: Any) -> Any:
         if _steps_back(other):
             return NotImplemented
         try:
-            return ufunc(self, other)
+            return function(self, other)
         except TypeError:
             call = _function.Call()
             return call.result(numpys(call.argument(self), call.argument(other)))
@@ -289,8 +289,23 @@ def _of_view(name: str, doc: str) -> property:
     return property(lambda self: getattr(self.numpy(), name), doc=doc)
 
 
-def _negative(self: ndarray) -> Any:
-    return _core.negative(self)
+def _unary(function: Any, name: str) -> Any:
+    def method(self: ndarray) -> Any:
+        return function(self)
+
+    method.__name__ = f"__{name}__"
+    method.__qualname__ = f"ndarray.__{name}__"
+    return method
+
+
+def clip(self: ndarray, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
+    """As numpy.ndarray.clip."""
+    if options or isinstance(out, np.ndarray):
+        return _clip_in_numpy(self, min, max, out, **options)
+    return _ufunc.clip(self, min, max, out)
+
+
+_clip_in_numpy = _from_numpy("clip")
 
 
 def attach() -> None:
@@ -305,17 +320,37 @@ def attach() -> None:
         (_core.subtract, "sub"),
         (_core.multiply, "mul"),
         (_core.true_divide, "truediv"),
+        (_core.floor_divide, "floordiv"),
+        (_core.remainder, "mod"),
+        (_core.bitwise_and, "and"),
+        (_core.bitwise_or, "or"),
+        (_core.bitwise_xor, "xor"),
+        (_core.left_shift, "lshift"),
+        (_core.right_shift, "rshift"),
     ):
         methods.update(_operators(function, name))
-    for name, ufunc in (("__eq__", np.equal), ("__ne__", np.not_equal)):
-        methods[name] = _comparison(name, ufunc)
+    for ordering, name in (
+        (_core.less, "lt"),
+        (_core.less_equal, "le"),
+        (_core.greater, "gt"),
+        (_core.greater_equal, "ge"),
+    ):
+        methods[f"__{name}__"] = _operators(ordering, name)[f"__{name}__"]
+    for unary, name in (
+        (_core.negative, "neg"),
+        (_core.absolute, "abs"),
+        (_core.invert, "invert"),
+    ):
+        methods[f"__{name}__"] = _unary(unary, name)
+    for equality, name in ((_core.equal, "__eq__"), (_core.not_equal, "__ne__")):
+        methods[name] = _comparison(name, equality)
     methods.update((name, _from_numpy(name)) for name in _READING)
     methods.update((name, _from_numpy(name, _host.view)) for name in _IN_PLACE)
     methods.update((name, _from_numpy(name, ndarray.numpy)) for name in _VIEWS)
     methods.update(
         {
             "__imatmul__": __imatmul__,
-            "__neg__": _negative,
+            "clip": clip,
             "__pow__": __pow__,
             "__ipow__": __ipow__,
             "__array_ufunc__": _ufunc.array_ufunc,

@@ -309,7 +309,7 @@ def _masked(
         out = _layout.empty(shape, value.dtype, _layout.check_order(order), like, device=device)
     mask = _kernel_operand(where, _BOOL, device)
     if isinstance(mask, ndarray) and _overlap(mask, out):
-        mask = _layout.copy_of(mask, device=device)
+        mask = mask.copy()
     elif not isinstance(mask, ndarray):  # a single bool
         mask = asarray(where)
     if value.dtype != out.dtype:
@@ -383,7 +383,7 @@ def _has_kernels(array: Any) -> bool:
     bits = _address(array)
     for step, length in zip(array.strides, array.shape, strict=True):
         bits |= step if length > 1 else 0
-    return bits % array.itemsize == 0
+    return bool(bits % array.itemsize == 0)
 
 
 def _address(array: Any) -> int:
@@ -405,7 +405,7 @@ def _fits(x: Any, dtype: Dtype) -> bool:
     if not isinstance(x, int):
         return True
     limits = np.iinfo(dtype)
-    return limits.min <= x <= limits.max
+    return bool(limits.min <= x <= limits.max)
 
 
 def _is_power(x: Any) -> bool:
@@ -602,15 +602,15 @@ def _where_kernel(condition: Any, x: Any, y: Any, out: Any) -> Any:
     ):
         return NotImplemented
     mask = _kernel_operand(condition, _BOOL, device)
-    operands = [_kernel_operand(v, dtype, device) for v in (x, y)]
+    x_values, y_values = (_kernel_operand(v, dtype, device) for v in (x, y))
     if out is None:
         like = next((v for v in (condition, x, y) if np.ndim(v) == len(shape)), None)
         target = _layout.empty(shape, dtype, "K", like, device=device)
-    elif any(_overlap(v, out) for v in (mask, *operands)):
+    elif any(_overlap(v, out) for v in (mask, x_values, y_values)):
         target = _core.empty(shape, dtype, device=device)
     else:
         target = out
-    _core.run_where(mask, *operands, target)
+    _core.run_where(mask, x_values, y_values, target)
     if out is not None and target is not out:
         _core.cast(target, out)
         return out
@@ -653,7 +653,8 @@ def _fused(name: str, a: Any, b: Any, c: Any, /, out: Any = None) -> Any:
         like = next((v for v in operands if np.ndim(v) == len(shape)), None)
         if isinstance(like, (ndarray, np.ndarray)) and not dtype.hasobject:
             given = _layout.empty(shape, dtype, "K", like, device=_device_of(operands))
-    return _returned(in_numpy(*map(_to_host, operands), _to_host_writable(given)), given)
+    values = in_numpy(*map(_to_host, operands), out=_to_host_writable(given))
+    return _returned(values, given)
 
 
 def _fused_types(types: tuple[Any, ...]) -> Sequence[Dtype]:
@@ -692,4 +693,8 @@ def _lerp_in_numpy(a: Any, b: Any, t: Any, out: Any = None) -> Any:
     return np.add(np.where(near, a, b), weight * step, out=out, dtype=dtype)
 
 
-_IN_NUMPY = {"addcmul": _addcmul_in_numpy, "axpy": _axpy_in_numpy, "lerp": _lerp_in_numpy}
+_IN_NUMPY: dict[str, Callable[..., Any]] = {
+    "addcmul": _addcmul_in_numpy,
+    "axpy": _axpy_in_numpy,
+    "lerp": _lerp_in_numpy,
+}

@@ -22,7 +22,16 @@ size_t um_dtype_size(um_dtype dtype) { return dtype_entries[dtype].size; }
 const char *um_dtype_name(um_dtype dtype) { return dtype_entries[dtype].name; }
 
 /* What an operation does with a type: entries of um_kernel_ops.h. */
-typedef enum loop_form { LOOP_NONE, LOOP_KERNEL, LOOP_UNSIGNED, LOOP_AS, LOOP_SWAP, LOOP_ROTATE, LOOP_COPY, LOOP_FILL } loop_form;
+typedef enum loop_form {
+    LOOP_NONE,
+    LOOP_KERNEL,
+    LOOP_UNSIGNED,
+    LOOP_AS,
+    LOOP_SWAP,
+    LOOP_ROTATE,
+    LOOP_COPY,
+    LOOP_FILL
+} loop_form;
 
 typedef struct loop_entry {
     uint8_t form;
@@ -34,9 +43,10 @@ _Static_assert((int)UM_OP_COUNT <= UINT8_MAX, "operations have numbers of 8 bits
 
 static const loop_entry loop_entries[UM_OP_COUNT][UM_DTYPE_COUNT] = {
 #define UM_FORM_NONE(weight, name, inputs, token, none)
-#define UM_LOOP(name, token, ...)                              [UM_OP_##name][UM_DTYPE_##token] = {__VA_ARGS__},
-#define UM_FORM_SAME(weight, name, inputs, token, expression)  UM_LOOP(name, token, LOOP_KERNEL, 0, UM_DTYPE_##token)
-#define UM_FORM_WIDE(weight, name, inputs, token, expression)  UM_WIDE_##token(UM_FORM_SAME(weight, name, inputs, token, 0))
+#define UM_LOOP(name, token, ...)                             [UM_OP_##name][UM_DTYPE_##token] = {__VA_ARGS__},
+#define UM_FORM_SAME(weight, name, inputs, token, expression) UM_LOOP(name, token, LOOP_KERNEL, 0, UM_DTYPE_##token)
+#define UM_FORM_WIDE(weight, name, inputs, token, expression)                                                          \
+    UM_WIDE_##token(UM_FORM_SAME(weight, name, inputs, token, 0))
 #define UM_FORM_TRUTH(weight, name, inputs, token, expression) UM_LOOP(name, token, LOOP_KERNEL, 0, UM_BOOL)
 #define UM_FORM_REAL(weight, name, inputs, token, expression)                                                          \
     UM_LOOP(name, token, LOOP_KERNEL, 0, (int)UM_DTYPE_##token == (int)UM_COMPLEX64 ? UM_FLOAT32 : UM_FLOAT64)

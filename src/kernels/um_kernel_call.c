@@ -25,21 +25,22 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
 #define UM_FORM_NO       UM_FORM_NONE
 #define UM_DEFINE_LOOP(weight, name, token, inputs, result, expression)                                                \
     [UM_SLOT_OP((int)UM_OP_##name, (int)UM_DTYPE_##token)] = "um_" #name "_" #token "_elem",                           \
-    UM_IF_VEC(weight, token, [UM_SLOT_OP((int)UM_OP_##name, (int)UM_DTYPE_##token) + 1] = "um_" #name "_" #token "_vec", )
+                                   UM_IF_VEC(weight, token,                                                            \
+                                             [UM_SLOT_OP((int)UM_OP_##name, (int)UM_DTYPE_##token) + 1] =              \
+                                                 "um_" #name "_" #token "_vec", )
 #define UM_OP UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 
 #define CAST(from, to)                                                                                                 \
     [UM_SLOT_CASTS + (UM_DTYPE_##from * UM_DTYPE_COUNT + UM_DTYPE_##to) * 2] = PAIR("cast_" #from "_" #to),
-        UM_FOR_EACH_CAST(CAST)
+    UM_FOR_EACH_CAST(CAST)
 
 #define COPY(size) PAIR("copy_" #size),
-            [UM_SLOT_COPIES] = UM_FOR_EACH_COPY(COPY)
+        [UM_SLOT_COPIES] = UM_FOR_EACH_COPY(COPY)
 
-#define WHERE(size)                                                                                                    \
-    "um_where_" #size "_elem", size == 16 ? NULL : "um_where_" #size "_vec",
-                [UM_SLOT_WHERES] = UM_FOR_EACH_COPY(WHERE)
+#define WHERE(size) "um_where_" #size "_elem", size == 16 ? NULL : "um_where_" #size "_vec",
+            [UM_SLOT_WHERES] = UM_FOR_EACH_COPY(WHERE)
 
 #define SUM(token, enumerator, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
                 [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)
@@ -89,7 +90,7 @@ void um_call_add_block(um_call *call, um_block *block, bool write) {
 }
 
 um_status um_call_check_aligned(const um_operand *operand, int ndim, const int64_t *shape, const char *what,
-                               um_error *err) {
+                                um_error *err) {
     if (um_kernel_is_aligned(operand, ndim, shape)) {
         return UM_OK;
     }

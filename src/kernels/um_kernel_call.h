@@ -18,7 +18,7 @@ enum {
     UM_SLOT_COUNT = UM_SLOT_EVALUATE + 3,
 };
 
-#define UM_SLOT_OP(op, dtype) (UM_SLOT_OPS + ((op)*UM_DTYPE_COUNT + (dtype)) * 2)
+#define UM_SLOT_OP(op, dtype) (UM_SLOT_OPS + ((op) * UM_DTYPE_COUNT + (dtype)) * 2)
 
 /* The enumerators of um_dtype by token. */
 enum {

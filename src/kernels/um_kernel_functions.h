@@ -19,7 +19,11 @@
 #define HF(name)                 _Generic((a), float: um_##name##_f32, double: um_##name##_f64)
 #define HC(name)                 _Generic((a), um_c64: um_##name##_c64, um_c128: um_##name##_c128)
 #define HU(name)                                                                                                       \
-    _Generic((a), uint8_t: um_##name##_u8, uint16_t: um_##name##_u16, uint32_t: um_##name##_u32, uint64_t: um_##name##_u64)
+    _Generic((a),                                                                                                      \
+        uint8_t: um_##name##_u8,                                                                                       \
+        uint16_t: um_##name##_u16,                                                                                     \
+        uint32_t: um_##name##_u32,                                                                                     \
+        uint64_t: um_##name##_u64)
 #endif
 
 /* By squaring, modulo 2^bits. */
@@ -92,8 +96,8 @@ UM_REAL_FUNCTIONS(f64, double)
 
 /* Complex numbers, operation by operation as NumPy's loops. They are ordered by real part, then by imaginary part; NaN is what has a NaN in
  * either part. */
-#define UM_COMPLEX_FUNCTIONS(token, T, C, ABS, HYPOT, FMA)                                                                      \
-    UM_SHARED_CODE C UM_OVERLOAD(make, token)(T re, T im) {                                                    \
+#define UM_COMPLEX_FUNCTIONS(token, T, C, ABS, HYPOT, FMA)                                                             \
+    UM_SHARED_CODE C UM_OVERLOAD(make, token)(T re, T im) {                                                            \
         C result;                                                                                                      \
         result.re = re;                                                                                                \
         result.im = im;                                                                                                \
@@ -102,7 +106,7 @@ UM_REAL_FUNCTIONS(f64, double)
     UM_SHARED_CODE bool UM_OVERLOAD(is_true, token)(C a) { return a.re != 0 || a.im != 0; }                            \
     UM_SHARED_CODE bool UM_OVERLOAD(is_nan, token)(C a) { return a.re != a.re || a.im != a.im; }                       \
     UM_SHARED_CODE bool UM_OVERLOAD(isinf, token)(C a) {                                                               \
-        return ABS(a.re) == (T)INFINITY || ABS(a.im) == (T)INFINITY;                       \
+        return ABS(a.re) == (T)INFINITY || ABS(a.im) == (T)INFINITY;                                                   \
     }                                                                                                                  \
     UM_SHARED_CODE bool UM_OVERLOAD(less, token)(C a, C b) {                                                           \
         return (a.re < b.re && a.im == a.im && b.im == b.im) || (a.re == b.re && a.im < b.im);                         \
@@ -110,52 +114,62 @@ UM_REAL_FUNCTIONS(f64, double)
     UM_SHARED_CODE bool UM_OVERLOAD(less_equal, token)(C a, C b) {                                                     \
         return (a.re < b.re && a.im == a.im && b.im == b.im) || (a.re == b.re && a.im <= b.im);                        \
     }                                                                                                                  \
-    UM_SHARED_CODE C UM_OVERLOAD(maximum, token)(C a, C b) { return UM_OVERLOAD(is_nan, token)(a) || UM_OVERLOAD(less_equal, token)(b, a) ? a : b; }   \
-    UM_SHARED_CODE C UM_OVERLOAD(minimum, token)(C a, C b) { return UM_OVERLOAD(is_nan, token)(a) || UM_OVERLOAD(less_equal, token)(a, b) ? a : b; }   \
-    UM_SHARED_CODE C UM_OVERLOAD(fmax, token)(C a, C b) { return UM_OVERLOAD(is_nan, token)(b) || UM_OVERLOAD(less_equal, token)(b, a) ? a : b; }      \
-    UM_SHARED_CODE C UM_OVERLOAD(fmin, token)(C a, C b) { return UM_OVERLOAD(is_nan, token)(b) || UM_OVERLOAD(less_equal, token)(a, b) ? a : b; }      \
-    UM_SHARED_CODE C UM_OVERLOAD(add, token)(C a, C b) { return UM_OVERLOAD(make, token)(a.re + b.re, a.im + b.im); }                  \
-    UM_SHARED_CODE C UM_OVERLOAD(subtract, token)(C a, C b) { return UM_OVERLOAD(make, token)(a.re - b.re, a.im - b.im); }             \
+    UM_SHARED_CODE C UM_OVERLOAD(maximum, token)(C a, C b) {                                                           \
+        return UM_OVERLOAD(is_nan, token)(a) || UM_OVERLOAD(less_equal, token)(b, a) ? a : b;                          \
+    }                                                                                                                  \
+    UM_SHARED_CODE C UM_OVERLOAD(minimum, token)(C a, C b) {                                                           \
+        return UM_OVERLOAD(is_nan, token)(a) || UM_OVERLOAD(less_equal, token)(a, b) ? a : b;                          \
+    }                                                                                                                  \
+    UM_SHARED_CODE C UM_OVERLOAD(fmax, token)(C a, C b) {                                                              \
+        return UM_OVERLOAD(is_nan, token)(b) || UM_OVERLOAD(less_equal, token)(b, a) ? a : b;                          \
+    }                                                                                                                  \
+    UM_SHARED_CODE C UM_OVERLOAD(fmin, token)(C a, C b) {                                                              \
+        return UM_OVERLOAD(is_nan, token)(b) || UM_OVERLOAD(less_equal, token)(a, b) ? a : b;                          \
+    }                                                                                                                  \
+    UM_SHARED_CODE C UM_OVERLOAD(add, token)(C a, C b) { return UM_OVERLOAD(make, token)(a.re + b.re, a.im + b.im); }  \
+    UM_SHARED_CODE C UM_OVERLOAD(subtract, token)(C a, C b) {                                                          \
+        return UM_OVERLOAD(make, token)(a.re - b.re, a.im - b.im);                                                     \
+    }                                                                                                                  \
     UM_SHARED_CODE C UM_OVERLOAD(multiply, token)(C a, C b) {                                                          \
-        return UM_OVERLOAD(make, token)(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re);                                         \
+        return UM_OVERLOAD(make, token)(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re);                         \
     }                                                                                                                  \
     UM_SHARED_CODE C UM_OVERLOAD(fma, token)(C a, C b, C c) {                                                          \
-        const T re = FMA(-a.im, b.im, c.re), im = FMA(a.im, b.re, c.im);                     \
-        return UM_OVERLOAD(make, token)(FMA(a.re, b.re, re), FMA(a.re, b.im, im));                           \
+        const T re = FMA(-a.im, b.im, c.re), im = FMA(a.im, b.re, c.im);                                               \
+        return UM_OVERLOAD(make, token)(FMA(a.re, b.re, re), FMA(a.re, b.im, im));                                     \
     }                                                                                                                  \
     UM_SHARED_CODE C UM_OVERLOAD(divide, token)(C a, C b) { /* Smith's method */                                       \
-        if (ABS(b.re) >= ABS(b.im)) {                                                              \
+        if (ABS(b.re) >= ABS(b.im)) {                                                                                  \
             if (b.re == 0 && b.im == 0) {                                                                              \
-                return UM_OVERLOAD(make, token)(a.re / ABS(b.re), a.im / ABS(b.re));                               \
+                return UM_OVERLOAD(make, token)(a.re / ABS(b.re), a.im / ABS(b.re));                                   \
             }                                                                                                          \
             const T ratio = b.im / b.re, scale = (T)1 / (b.re + b.im * ratio);                                         \
-            return UM_OVERLOAD(make, token)((a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale);                             \
+            return UM_OVERLOAD(make, token)((a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale);             \
         }                                                                                                              \
         const T ratio = b.re / b.im, scale = (T)1 / (b.im + b.re * ratio);                                             \
-        return UM_OVERLOAD(make, token)((a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale);                                 \
+        return UM_OVERLOAD(make, token)((a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale);                 \
     }                                                                                                                  \
     UM_SHARED_CODE C UM_OVERLOAD(reciprocal, token)(C a) {                                                             \
-        if (ABS(a.im) <= ABS(a.re)) {                                                              \
+        if (ABS(a.im) <= ABS(a.re)) {                                                                                  \
             const T ratio = a.im / a.re, scale = a.re + a.im * ratio;                                                  \
-            return UM_OVERLOAD(make, token)((T)1 / scale, -ratio / scale);                                                             \
+            return UM_OVERLOAD(make, token)((T)1 / scale, -ratio / scale);                                             \
         }                                                                                                              \
         const T ratio = a.re / a.im, scale = a.re * ratio + a.im;                                                      \
-        return UM_OVERLOAD(make, token)(ratio / scale, (T)-1 / scale);                                                                 \
+        return UM_OVERLOAD(make, token)(ratio / scale, (T) - 1 / scale);                                               \
     }                                                                                                                  \
-    UM_SHARED_CODE T UM_OVERLOAD(absolute, token)(C a) { return HYPOT(a.re, a.im); }                         \
+    UM_SHARED_CODE T UM_OVERLOAD(absolute, token)(C a) { return HYPOT(a.re, a.im); }                                   \
     UM_SHARED_CODE C UM_OVERLOAD(sign, token)(C a) {                                                                   \
-        const T size = HYPOT(a.re, a.im), infinity = (T)INFINITY;                                            \
-        const bool re = ABS(a.re) == infinity, im = ABS(a.im) == infinity;                         \
+        const T size = HYPOT(a.re, a.im), infinity = (T)INFINITY;                                                      \
+        const bool re = ABS(a.re) == infinity, im = ABS(a.im) == infinity;                                             \
         if (size != size || (re && im)) {                                                                              \
-            return UM_OVERLOAD(make, token)((T)NAN, (T)NAN);                                                                           \
+            return UM_OVERLOAD(make, token)((T)NAN, (T)NAN);                                                           \
         }                                                                                                              \
         if (re) {                                                                                                      \
-            return UM_OVERLOAD(make, token)(a.re > 0 ? (T)1 : (T)-1, (T)0);                                                            \
+            return UM_OVERLOAD(make, token)(a.re > 0 ? (T)1 : (T) - 1, (T)0);                                          \
         }                                                                                                              \
         if (im) {                                                                                                      \
-            return UM_OVERLOAD(make, token)((T)0, a.im > 0 ? (T)1 : (T)-1);                                                            \
+            return UM_OVERLOAD(make, token)((T)0, a.im > 0 ? (T)1 : (T) - 1);                                          \
         }                                                                                                              \
-        return size == 0 ? UM_OVERLOAD(make, token)((T)0, (T)0) : UM_OVERLOAD(make, token)(a.re / size, a.im / size);                                  \
+        return size == 0 ? UM_OVERLOAD(make, token)((T)0, (T)0) : UM_OVERLOAD(make, token)(a.re / size, a.im / size);  \
     }
 UM_COMPLEX_FUNCTIONS(c64, float, um_c64, fabsf, hypotf, fmaf)
 UM_COMPLEX_FUNCTIONS(c128, double, um_c128, fabs, hypot, fma)

@@ -25,20 +25,21 @@
 
 #define UM_LOOP_OF(weight, name, inputs, token, entry) UM_LOOP_FORM(weight, name, inputs, token, UM_ENTRY_##entry)
 #define UM_LOOP_FORM(weight, name, inputs, token, ...) UM_LOOP_EXPAND(weight, name, inputs, token, __VA_ARGS__)
-#define UM_LOOP_EXPAND(weight, name, inputs, token, form, argument) UM_FORM_##form(weight, name, inputs, token, argument)
+#define UM_LOOP_EXPAND(weight, name, inputs, token, form, argument)                                                    \
+    UM_FORM_##form(weight, name, inputs, token, argument)
 
-#define UM_ENTRY_NONE        NONE,
-#define UM_ENTRY_SAME(...)   SAME, (__VA_ARGS__)
-#define UM_ENTRY_WIDE(...)   WIDE, (__VA_ARGS__)
-#define UM_ENTRY_TRUTH(...)  TRUTH, (__VA_ARGS__)
-#define UM_ENTRY_REAL(...)   REAL, (__VA_ARGS__)
-#define UM_ENTRY_UNSIGNED    UNSIGNED,
-#define UM_ENTRY_AS(name)    AS, name
-#define UM_ENTRY_SWAP(name)  SWAP, name
+#define UM_ENTRY_NONE         NONE,
+#define UM_ENTRY_SAME(...)    SAME, (__VA_ARGS__)
+#define UM_ENTRY_WIDE(...)    WIDE, (__VA_ARGS__)
+#define UM_ENTRY_TRUTH(...)   TRUTH, (__VA_ARGS__)
+#define UM_ENTRY_REAL(...)    REAL, (__VA_ARGS__)
+#define UM_ENTRY_UNSIGNED     UNSIGNED,
+#define UM_ENTRY_AS(name)     AS, name
+#define UM_ENTRY_SWAP(name)   SWAP, name
 #define UM_ENTRY_ROTATE(name) ROTATE, name
-#define UM_ENTRY_COPY        COPY,
-#define UM_ENTRY_YES         YES,
-#define UM_ENTRY_NO          NO,
+#define UM_ENTRY_COPY         COPY,
+#define UM_ENTRY_YES          YES,
+#define UM_ENTRY_NO           NO,
 
 /* The argument (tokens) where the loop has a *_vec kernel, else nothing: light ones have one when several elements fit 16 bytes, heavy ones
  * of float32 only, since the others compute for longer than their memory takes. */
@@ -70,20 +71,20 @@
 #define UM_IF_VEC_HEAVY_f64(...)
 
 /* What kernels compute with for a token: T, U, the element as T, the result as an element. */
-#define UM_COMPUTE_b1    uint8_t, uint8_t
-#define UM_COMPUTE_i8    int8_t, uint8_t
-#define UM_COMPUTE_u8    uint8_t, uint8_t
-#define UM_COMPUTE_i16   int16_t, uint16_t
-#define UM_COMPUTE_u16   uint16_t, uint16_t
-#define UM_COMPUTE_i32   int32_t, uint32_t
-#define UM_COMPUTE_u32   uint32_t, uint32_t
-#define UM_COMPUTE_i64   int64_t, uint64_t
-#define UM_COMPUTE_u64   uint64_t, uint64_t
-#define UM_COMPUTE_f16   float, float
-#define UM_COMPUTE_f32   float, float
-#define UM_COMPUTE_f64   double, double
-#define UM_COMPUTE_c64   um_c64, um_c64
-#define UM_COMPUTE_c128  um_c128, um_c128
+#define UM_COMPUTE_b1     uint8_t, uint8_t
+#define UM_COMPUTE_i8     int8_t, uint8_t
+#define UM_COMPUTE_u8     uint8_t, uint8_t
+#define UM_COMPUTE_i16    int16_t, uint16_t
+#define UM_COMPUTE_u16    uint16_t, uint16_t
+#define UM_COMPUTE_i32    int32_t, uint32_t
+#define UM_COMPUTE_u32    uint32_t, uint32_t
+#define UM_COMPUTE_i64    int64_t, uint64_t
+#define UM_COMPUTE_u64    uint64_t, uint64_t
+#define UM_COMPUTE_f16    float, float
+#define UM_COMPUTE_f32    float, float
+#define UM_COMPUTE_f64    double, double
+#define UM_COMPUTE_c64    um_c64, um_c64
+#define UM_COMPUTE_c128   um_c128, um_c128
 #define UM_LOADED_b1(x)   (uint8_t)((x) != 0)
 #define UM_LOADED_i8(x)   (x)
 #define UM_LOADED_u8(x)   (x)

@@ -31,10 +31,10 @@
                             inputs, UM_UNCHECKED_##weight(UM_TYPE(token))))
 
 #define UM_FORM_NONE(...)
-#define UM_FORM_SAME UM_FORM_KERNEL_SAME
-#define UM_FORM_WIDE UM_FORM_KERNEL_WIDE
+#define UM_FORM_SAME  UM_FORM_KERNEL_SAME
+#define UM_FORM_WIDE  UM_FORM_KERNEL_WIDE
 #define UM_FORM_TRUTH UM_FORM_KERNEL_TRUTH
-#define UM_FORM_REAL UM_FORM_KERNEL_REAL
+#define UM_FORM_REAL  UM_FORM_KERNEL_REAL
 #define UM_FORM_UNSIGNED(...)
 #define UM_FORM_AS(...)
 #define UM_FORM_SWAP(...)

@@ -289,7 +289,7 @@ __device__ __forceinline__ void sum_body(const um_sum_params &p) {
     }
 }
 
-#define UM_DEFINE_SUM(token, enumerator, type, value, partial)                                                                     \
+#define UM_DEFINE_SUM(token, enumerator, type, value, partial)                                                         \
     extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK)                                                      \
         um_sum_##token##_elem(const __grid_constant__ um_sum_params p) {                                               \
         sum_body<type, value, 1, 1>(p);                                                                                \

@@ -377,9 +377,7 @@ static const function_doc docs[] = {
     {"addcmul",
      "x + a * b in one pass: in floating point the product is not rounded before it is added.",
      {"x", "a", "b"}},
-    {"lerp",
-     "a + t * (b - a), which is a at t = 0 and b at t = 1; floating point only.",
-     {"a", "b", "t"}},
+    {"lerp", "a + t * (b - a), which is a at t = 0 and b at t = 1; floating point only.", {"a", "b", "t"}},
     {"clip", "Each element of a, raised to low and lowered to high.", {"a", "low", "high"}},
 };
 

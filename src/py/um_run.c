@@ -12,7 +12,8 @@
 /* --- types and operands ------------------------------------------------------------------------------------------- */
 
 bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out) {
-    static const signed char dtypes[NPY_NTYPES_LEGACY] = { /* one more than the enumerator; 0: no kernels */
+    static const signed char dtypes[NPY_NTYPES_LEGACY] = {
+        /* one more than the enumerator; 0: no kernels */
         [NPY_BOOL] = UM_BOOL + 1,
         [NPY_BYTE] = UM_INT8 + 1,
         [NPY_UBYTE] = UM_UINT8 + 1,
@@ -40,10 +41,12 @@ bool um_dtype_from_descr(PyArray_Descr *descr, um_dtype *out) {
 
 PyArray_Descr *um_dtype_to_descr(um_dtype dtype) {
     static const int type_numbers[UM_DTYPE_COUNT] = {
-        [UM_BOOL] = NPY_BOOL,           [UM_INT8] = NPY_INT8,       [UM_UINT8] = NPY_UINT8,
-        [UM_INT16] = NPY_INT16,         [UM_UINT16] = NPY_UINT16,   [UM_INT32] = NPY_INT32,
-        [UM_UINT32] = NPY_UINT32,       [UM_INT64] = NPY_INT64,     [UM_UINT64] = NPY_UINT64,
-        [UM_FLOAT16] = NPY_FLOAT16,     [UM_FLOAT32] = NPY_FLOAT32, [UM_FLOAT64] = NPY_FLOAT64,
+        [UM_BOOL] = NPY_BOOL,           [UM_INT8] = NPY_INT8,
+        [UM_UINT8] = NPY_UINT8,         [UM_INT16] = NPY_INT16,
+        [UM_UINT16] = NPY_UINT16,       [UM_INT32] = NPY_INT32,
+        [UM_UINT32] = NPY_UINT32,       [UM_INT64] = NPY_INT64,
+        [UM_UINT64] = NPY_UINT64,       [UM_FLOAT16] = NPY_FLOAT16,
+        [UM_FLOAT32] = NPY_FLOAT32,     [UM_FLOAT64] = NPY_FLOAT64,
         [UM_COMPLEX64] = NPY_COMPLEX64, [UM_COMPLEX128] = NPY_COMPLEX128,
     };
     return PyArray_DescrFromType(type_numbers[dtype]);
@@ -305,7 +308,8 @@ static int refuse_dtype(const char *argument, PyArray_Descr *descr, const char *
 static int check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out) {
     um_dtype dtype;
     if (!um_dtype_from_descr(array->descr, &dtype)) {
-        return refuse_dtype(argument, array->descr, "a bool, integer, float or complex dtype of up to 64 bits a part, in native byte order");
+        return refuse_dtype(argument, array->descr,
+                            "a bool, integer, float or complex dtype of up to 64 bits a part, in native byte order");
     }
     if (!um_ndarray_is_aligned_to(array, (size_t)PyDataType_ELSIZE(array->descr))) {
         PyErr_Format(PyExc_ValueError, "%s is not aligned to its element size", argument);

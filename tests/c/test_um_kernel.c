@@ -195,7 +195,6 @@ static bool is_as_expected(const array *out) { return memcmp(out->memory, out->b
 
 /* --- elementwise ------------------------------------------------------------------------------------------------------------------------ */
 
-
 #define UM_DEFINE_LOOP(weight, name, token, inputs, result, expression)                                                \
     UM_DEFINE_LOOP_(name, token, result, expression, UM_COMPUTE_##token)
 #define UM_DEFINE_LOOP_(name, token, result, expression, ...)                                                          \

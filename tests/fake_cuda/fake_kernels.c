@@ -55,7 +55,7 @@ typedef void (*apply_function)(void *out, const void *a, const void *b, const vo
 typedef struct elementwise {
     int inputs;
     size_t first_size, in_size, out_size; /* bytes of an element: the first input, the others, the output */
-    uint32_t lanes;           /* elements of a unit */
+    uint32_t lanes;                       /* elements of a unit */
     apply_function apply;
     bool scalars; /* the kernel handles scalar operands */
 } elementwise;
@@ -121,8 +121,9 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
             const void *in[3] = {zeros, zeros, zeros};
             for (int i = 0; i < kernel->inputs; i++) {
                 const uint32_t step = kernel->lanes > 1 && (p->scalars >> i & 1) ? 0 : lane;
-                in[i] =
-                    p->immediates >> i & 1 ? (const char *)p->values[i] : data[i] + offsets[i] + step * (i == 0 ? kernel->first_size : kernel->in_size);
+                in[i] = p->immediates >> i & 1
+                            ? (const char *)p->values[i]
+                            : data[i] + offsets[i] + step * (i == 0 ? kernel->first_size : kernel->in_size);
             }
             kernel->apply(data[UM_KERNEL_OUT] + offsets[UM_KERNEL_OUT] + lane * kernel->out_size, in[0], in[1], in[2]);
         }
@@ -134,8 +135,8 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
     static void run_##kernel_##_elem(const unsigned grid[3], unsigned block, void **params) {                          \
         (void)grid;                                                                                                    \
         require(block == UM_KERNEL_BLOCK, "block size");                                                               \
-        run_elementwise(params[0], &(const elementwise){inputs_, first_bytes, in_bytes, out_bytes, 1,                  \
-                                                        apply_##kernel_, scalars_});                                   \
+        run_elementwise(                                                                                               \
+            params[0], &(const elementwise){inputs_, first_bytes, in_bytes, out_bytes, 1, apply_##kernel_, scalars_}); \
     }                                                                                                                  \
     __attribute__((unused)) static void run_##kernel_##_vec(const unsigned grid[3], unsigned block, void **params) {   \
         (void)grid;                                                                                                    \
@@ -189,7 +190,7 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
         const UM_TYPE(to) result = um_cast_##from##_to_##to(x);                                                        \
         memcpy(out, &result, sizeof result);                                                                           \
     }                                                                                                                  \
-    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(UM_TYPE(from)), 1, sizeof(UM_TYPE(to)),                              \
+    DEFINE_ELEMENTWISE(cast_##from##_##to, 1, sizeof(UM_TYPE(from)), 1, sizeof(UM_TYPE(to)),                           \
                        UM_VECTOR_BYTES / LARGER(sizeof(UM_TYPE(from)), sizeof(UM_TYPE(to))), true)
 UM_FOR_EACH_CAST(DEFINE_CAST)
 
@@ -379,7 +380,7 @@ static void store_i64(char *out, const number *total, uint32_t how) {
         run_sum(grid, block, params[0], &(const sum){sizeof(type), along, across, add_##token, store_##token},         \
                 RESULT_SIZE_##token);                                                                                  \
     }
-#define DEFINE_SUM(token, enumerator, type, value, partial)                                                                        \
+#define DEFINE_SUM(token, enumerator, type, value, partial)                                                            \
     static void add_##token(number *total, const char *element) {                                                      \
         type x;                                                                                                        \
         memcpy(&x, element, sizeof x);                                                                                 \
@@ -441,7 +442,7 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 #define WHERE_PAIR(size) PAIR(where_##size)
             UM_FOR_EACH_COPY(WHERE_PAIR)
 
-#define SUM_ENTRIES(token, enumerator, type, value, partial)                                                                       \
+#define SUM_ENTRIES(token, enumerator, type, value, partial)                                                           \
     ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
             UM_FOR_EACH_SUM(SUM_ENTRIES)
 

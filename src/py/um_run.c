@@ -99,18 +99,7 @@ static bool immediate_from_int64(long long value, um_dtype dtype, um_value *out)
 static bool immediate_from_int(PyObject *object, um_dtype dtype, um_value *out) {
     int overflow = 0;
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    if (overflow == 0) {
-        return immediate_from_int64(value, dtype, out);
-    }
-    if (overflow < 0 || dtype != UM_UINT64) {
-        return false;
-    }
-    out->u64 = PyLong_AsUnsignedLongLong(object);
-    if (out->u64 == UINT64_MAX && PyErr_Occurred()) {
-        PyErr_Clear();
-        return false;
-    }
-    return true;
+    return overflow == 0 && immediate_from_int64(value, dtype, out); /* the general path makes the largest uint64 */
 }
 
 /* A Python bool has the dtype bool, which any other takes in. */
@@ -162,7 +151,7 @@ bool um_immediate_from_object(PyObject *object, um_dtype dtype, um_operand *out)
         return immediate_from_bool(Py_IsTrue(object), dtype, &out->value);
     }
     if (PyComplex_CheckExact(object)) {
-        Py_complex value = PyComplex_AsCComplex(object);
+        Py_complex value = ((PyComplexObject *)object)->cval;
         return immediate_from_complex(value.real, value.imag, dtype, &out->value);
     }
     return immediate_from_numpy(object, dtype, &out->value);

@@ -653,7 +653,7 @@ def _fused(name: str, a: Any, b: Any, c: Any, /, out: Any = None) -> Any:
         like = next((v for v in operands if np.ndim(v) == len(shape)), None)
         if isinstance(like, (ndarray, np.ndarray)) and not dtype.hasobject:
             given = _layout.empty(shape, dtype, "K", like, device=_device_of(operands))
-    values = in_numpy(*map(_to_host, operands), out=_to_host_writable(given))
+    values = in_numpy(*tuple(map(_to_host, operands)), out=_to_host_writable(given))
     return _returned(values, given)
 
 

@@ -181,7 +181,9 @@ def _return_number(value: Any, out: Any, casting: Any) -> Any:
 
 
 def _check_cast(dtype: Dtype, out: Any, casting: Any) -> None:
-    if not np.can_cast(dtype, out.dtype, casting):
+    if not (dtype == out.dtype and casting == "safe") and not np.can_cast(
+        dtype, out.dtype, casting
+    ):
         raise TypeError(
             f"the result is {dtype}, and casting={casting!r} does not allow it to be cast to "
             f"{out.dtype}, the dtype of out"
@@ -248,9 +250,11 @@ class _Call:
         self.shape = self.common_shape()
 
     def common_shape(self) -> tuple[int, ...]:
-        shapes = [x.shape for x in self.arrays.values()]
+        shapes: list[tuple[int, ...]] = [x.shape for x in self.arrays.values()]
         if self.out is not None:
             shapes.append(self.out.shape)
+        if shapes.count(shapes[0]) == len(shapes):
+            return shapes[0]
         shape = np.broadcast_shapes(*shapes)
         if self.out is not None and shape != self.out.shape:
             inputs = np.broadcast_shapes(*shapes[:-1])
@@ -287,7 +291,9 @@ class _Call:
         if not all(map(_is_plain, self.arrays.values())):
             return False
         out: Any = self.out
-        direct = out is not None and _is_plain(out) and not _ufunc._repeats(out)
+        direct = out is not None and _is_plain(out)
+        if direct and not out.flags.c_contiguous:
+            direct = not _ufunc._repeats(out)
         programs = self.compiled.passes(out.dtype if direct else None)
         if programs is None and direct:
             direct = False

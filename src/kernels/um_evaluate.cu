@@ -374,8 +374,10 @@ template <typename W, int V> __device__ __forceinline__ void um_evaluate(const u
     tile.store_any(acc);
 }
 
+/* blocks: of a multiprocessor at least, where it holds as many. */
 #define UM_DEFINE_EVALUATE(name, width, v, blocks)                                                                     \
-    extern "C" __global__ void __launch_bounds__(UM_KERNEL_BLOCK, blocks)                                              \
+    extern "C" __global__ void __launch_bounds__(                                                                      \
+        UM_KERNEL_BLOCK, (blocks) < UM_MULTIPROCESSOR_BLOCKS ? (blocks) : UM_MULTIPROCESSOR_BLOCKS)                    \
         um_evaluate_##name(const __grid_constant__ um_evaluate_params p) {                                             \
         um_evaluate<width, v>(p);                                                                                      \
     }

@@ -1,7 +1,9 @@
 """NumPy's ufuncs and functions on umem arrays: NumPy's values, arrays of umem's, and the same memory where it is written."""
 
+import functools
 import io
 import operator
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from support import (
     assert_same_array,
     outcome,
     sample,
+    walked_strides,
 )
 
 pytestmark = pytest.mark.filterwarnings(
@@ -319,6 +322,63 @@ class TestUfuncMethods:
                          {"dtype": "S3"}, {"casting": "no", "dtype": "f8"}, {"colour": "red"}):  # fmt: skip
             check(umem, lambda p: np.add(p, p, **keywords), x)
             check(umem, lambda p: np.sqrt(abs(p), **keywords), x)
+
+    #: arrays of n times (3, 4, 5) or less, made with NumPy or umem
+    LAYOUTS: ClassVar = {
+        "C": lambda m, n: m.ones((3 * n, 4 * n, 5 * n), "f4"),
+        "F": lambda m, n: m.ones((3 * n, 4 * n, 5 * n), "f4", "F"),
+        "between": lambda m, n: m.ones((4 * n, 3 * n, 5 * n), "f4").transpose(1, 0, 2),
+        "gaps": lambda m, n: m.ones((6 * n, 5 * n, 8 * n), "f8")[::2].transpose(0, 2, 1)[:, ::2],
+        "backwards": lambda m, n: m.ones((3 * n, 4 * n, 5 * n), "f4", "F")[::-1, :, ::-1],
+        "one row": lambda m, n: m.ones((1, 4 * n, 5 * n), "i4"),
+        "one column": lambda m, n: m.ones((3 * n, 4 * n, 1), "f4", "F"),
+        "fewer axes": lambda m, n: m.ones((4 * n, 5 * n), "f4", "F"),
+        "vector": lambda m, n: m.ones(5 * n, "f4"),
+    }
+
+    @pytest.mark.filterwarnings("ignore:'where' used without 'out'")
+    @pytest.mark.parametrize("n", [1, 12], ids=["small", "large"])
+    @pytest.mark.parametrize("second", LAYOUTS)
+    @pytest.mark.parametrize("first", LAYOUTS)
+    def test_results_have_numpys_memory_order(self, umem, first, second, n):
+        x, y = (self.LAYOUTS[name](np, n) for name in (first, second))
+        a, b = (self.LAYOUTS[name](umem, n) for name in (first, second))
+        mask = np.ones(np.broadcast_shapes(x.shape, y.shape), "?", order="F")
+        for call in (
+            np.add,  # has a kernel
+            np.floor_divide,  # has none
+            functools.partial(np.add, order="A"),
+            functools.partial(np.floor_divide, order="A"),
+            functools.partial(np.floor_divide, where=mask),
+        ):
+            expected = walked_strides(call(x, y))
+            for operands in ((a, b), (a, y), (x, b)):
+                assert walked_strides(call(*operands)) == expected, (call, operands)
+        expected = walked_strides(x + y)
+        for operands in ((a, b), (a, y), (x, b)):
+            assert walked_strides(umem.add(*operands)) == expected
+            if a.dtype == b.dtype:
+                assert walked_strides(umem.axpy(1, *operands)) == expected
+
+    @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "?", "f2"])
+    def test_a_read_only_result_is_refused_first(self, umem, dtype):
+        """Before types that cannot be cast and shapes that do not fit."""
+        for into in ("f4", "i4", "?"):
+            x, n = umem.ones((2, 3), dtype), np.ones((2, 3), dtype)
+            out, model = umem.zeros((2, 3), into), np.zeros((2, 3), into)
+            out.flags.writeable = model.flags.writeable = False
+            for other in (1, 2.5, np.ones((4, 4)), np.ones((2, 3), "i8")):
+                for call in (np.add, np.true_divide, np.floor_divide):
+                    with pytest.raises(ValueError, match="output array is read-only"):
+                        call(n, other, out=model)
+                    with pytest.raises(ValueError, match="output array is read-only"):
+                        call(x, other, out=out)
+                for call in (umem.add, functools.partial(umem.axpy, 2)):
+                    with pytest.raises(ValueError, match="output array is read-only"):
+                        call(x, other, out=out)
+            with pytest.raises(ValueError, match="output array is read-only"):
+                np.negative(x.astype("f8"), out=out)
+            assert not out.any()
 
     def test_errstate_is_numpys(self, umem):
         with np.errstate(invalid="raise"):

@@ -156,6 +156,11 @@ def _to_host(x: Any) -> Any:
     return _host.values(x) if isinstance(x, ndarray) else x
 
 
+def _keeps_order(x: Any) -> bool:
+    """Whether NumPy reads the array in the memory order that it has."""
+    return not isinstance(x, ndarray) or _host.is_packed(x) or not _core.has_kernels()
+
+
 def _to_host_nested(x: Any) -> Any:
     """Also inside tuples, as indices of ufunc.at and reduceat may be."""
     return tuple(map(_to_host, x)) if isinstance(x, tuple) else _to_host(x)
@@ -216,16 +221,13 @@ def _results_to_fill(
 ) -> tuple[ndarray, ...]:
     """Arrays for large results, so that NumPy writes them in place; () where it should allocate them itself.
 
-    It should when they are small, or when only the call can tell what they are. An error is left to the
-    call, whose message is better.
+    It should when they are small and in the order of what it reads, or when only the call can tell what they
+    are. An error is left to the call, whose message is better.
     """
     arrays = [x for x in inputs if isinstance(x, (ndarray, np.ndarray))]
-    if (
-        others
-        or casting == "equiv"
-        or ufunc.signature is not None
-        or max((x.nbytes for x in arrays), default=0) < _BIG
-    ):
+    if others or casting == "equiv" or ufunc.signature is not None:
+        return ()
+    if max((x.nbytes for x in arrays), default=0) < _BIG and all(map(_keeps_order, arrays)):
         return ()
     if any(type(x) not in (ndarray, np.ndarray) for x in arrays):
         return ()  # a subclass makes its own results
@@ -238,10 +240,12 @@ def _results_to_fill(
     dtypes = loop[ufunc.nin :]
     if shape == () or any(dtype is None or dtype.hasobject for dtype in dtypes):
         return ()
-    like = next((x for x in arrays if x.ndim == len(shape)), None)
     order = _layout.check_order(order)
     device = _device_of(inputs)
-    return tuple(_layout.empty(shape, dtype, order, like, device=device) for dtype in dtypes)
+    operands = (*inputs, where)
+    return tuple(
+        _layout.empty_result(shape, dtype, order, operands, device=device) for dtype in dtypes
+    )
 
 
 # --- kernels compute ------------------------------------------------------------------------------------------
@@ -344,6 +348,8 @@ def _elementwise(
         return NotImplemented
     if out is not None and not (isinstance(out, ndarray) and _has_kernels(out)):
         return NotImplemented
+    if out is not None and not out.flags.writeable:
+        raise ValueError("output array is read-only")
     if out is not None and _repeats(out):
         return NotImplemented
     types = tuple(map(_weak_type, inputs))
@@ -359,11 +365,8 @@ def _elementwise(
     device = _device_of(inputs) if out is None else out.device
     operands = tuple(_kernel_operand(x, dtype, device) for x in inputs)
     if out is None:
-        like = next((x for x in inputs if np.ndim(x) == len(shape)), None)
         order = _layout.check_order(order)
-        out = target = _layout.empty(shape, result_dtype, order, like, device=device)
-    elif not out.flags.writeable:
-        raise ValueError("output array is read-only")
+        out = target = _layout.empty_result(shape, result_dtype, order, inputs, device=device)
     elif out.dtype != result_dtype or any(_overlap(x, out) for x in operands):
         target = _core.empty(shape, result_dtype, device=device)
     else:
@@ -640,6 +643,8 @@ def _fused(name: str, a: Any, b: Any, c: Any, /, out: Any = None) -> Any:
         (out,) = out
     if out is not None and not isinstance(out, (ndarray, np.ndarray)):
         raise TypeError(f"out must be an array, not {type(out).__name__!r}")
+    if out is not None and not out.flags.writeable:
+        raise ValueError("output array is read-only")
     in_numpy, types = _IN_NUMPY[name], _lerp_types if name == "lerp" else _fused_types
     operands: tuple[Any, ...] = tuple(map(_operand, (a, b, c)))
     if _core.has_kernels():
@@ -650,9 +655,8 @@ def _fused(name: str, a: Any, b: Any, c: Any, /, out: Any = None) -> Any:
     given: Any = out
     if out is None and shape != ():
         dtype = types((*map(_weak_type, operands), None))[0]
-        like = next((v for v in operands if np.ndim(v) == len(shape)), None)
-        if isinstance(like, (ndarray, np.ndarray)) and not dtype.hasobject:
-            given = _layout.empty(shape, dtype, "K", like, device=_device_of(operands))
+        if not dtype.hasobject:
+            given = _layout.empty_result(shape, dtype, "K", operands, device=_device_of(operands))
     values = in_numpy(*tuple(map(_to_host, operands)), out=_to_host_writable(given))
     return _returned(values, given)
 

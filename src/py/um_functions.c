@@ -127,38 +127,57 @@ static bool broadcast_shape(const function_object *self, call_plan *plan) {
     return true;
 }
 
-/* Order of an array's axes in memory: 'C', 'F', or 0 for any other. */
-static char axis_order(const um_ndarray *array) {
-    bool falling = true, rising = true;
-    npy_intp last = 0;
-    for (int axis = 0; axis < array->ndim; ++axis) {
-        npy_intp stride = array->strides[axis] < 0 ? -array->strides[axis] : array->strides[axis];
-        if (array->shape[axis] == 1) {
-            continue;
-        }
-        falling = falling && (last == 0 || stride <= last);
-        rising = rising && stride >= last;
-        last = stride;
+/* Bytes that an array goes on by along an axis of the result; 0 when it is not walked along it. */
+static npy_intp step_along(const um_ndarray *array, int ndim, int axis) {
+    int own = axis - (ndim - array->ndim);
+    if (own < 0 || array->shape[own] == 1) {
+        return 0;
     }
-    return falling ? 'C' : rising ? 'F' : 0;
+    return array->strides[own] < 0 ? -array->strides[own] : array->strides[own];
 }
 
-/* Memory order of a new result, as NumPy's 'K': Fortran's when every array that has the full shape is in it. 0 when one is in neither
- * order, which the general path knows how to follow. */
-static char result_order(const function_object *self, const call_plan *plan) {
-    char order = 0;
+/* Which of two axes is outside of the other in a result, as NumPy's iterator has it: 1 the first, also when the inputs disagree, -1 the
+ * second, 0 none of them says. */
+static int outer_axis(const function_object *self, const call_plan *plan, int first, int second) {
+    int outer = 0;
     for (int i = 0; i < self->nin; ++i) {
-        const um_ndarray *array = plan->arrays[i];
-        if (array == NULL || array->ndim != plan->ndim || plan->ndim < 2) {
+        if (plan->arrays[i] == NULL) {
             continue;
         }
-        char own = axis_order(array);
-        if (own == 0) {
-            return 0;
+        npy_intp a = step_along(plan->arrays[i], plan->ndim, first);
+        npy_intp b = step_along(plan->arrays[i], plan->ndim, second);
+        if (a != 0 && b != 0) {
+            outer = a >= b || outer > 0 ? 1 : -1;
         }
-        order = order == 0 || order == own ? own : 'C';
     }
-    return order != 0 ? order : 'C';
+    return outer;
+}
+
+/* Memory order of a new result, as NumPy's 'K': C's, Fortran's, or 0 for any other, which the general path can make
+ * (_layout.empty_result). */
+static char result_order(const function_object *self, const call_plan *plan) {
+    int axes[UM_MAX_NDIM]; /* from the innermost */
+    bool falling = true, rising = true;
+    for (int count = 0; count < plan->ndim; ++count) {
+        int axis = plan->ndim - 1 - count, at = count;
+        for (int i = count - 1; i >= 0; --i) {
+            int outer = outer_axis(self, plan, axis, axes[i]);
+            if (outer > 0) {
+                break;
+            }
+            at = outer < 0 ? i : at;
+        }
+        memmove(axes + at + 1, axes + at, (size_t)(count - at) * sizeof(axes[0]));
+        axes[at] = axis;
+    }
+    for (int i = 0, last = -1; i < plan->ndim; ++i) {
+        if (plan->shape[axes[i]] != 1) {
+            falling = falling && (last < 0 || axes[i] < last);
+            rising = rising && axes[i] > last;
+            last = axes[i];
+        }
+    }
+    return falling ? 'C' : rising ? 'F' : 0;
 }
 
 static bool same_view(const um_ndarray *a, const um_ndarray *b) {

@@ -151,9 +151,7 @@ class TestExit:
         # Python never ends the frames of daemon threads, so what they hold stays.
         all_goes = what != "daemon threads"
         module_stays = IMMORTAL_MODULES and what == "a thread that is waited for"
-        assert_ends_well(
-            run_to_the_end(START + EXITING[what], all_goes, module_stays=module_stays)
-        )
+        assert_ends_well(run_to_the_end(START + EXITING[what], all_goes, module_stays=module_stays))
 
     def test_with_an_exception(self, run_to_the_end):
         done = run_to_the_end(START + "b = a + 1; a[1000]")

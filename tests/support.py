@@ -235,9 +235,10 @@ OPERATIONS = {
 ULPS = {
     **dict.fromkeys(("deg2rad", "rad2deg", "radians", "degrees"), 2),
     **dict.fromkeys(
-        ("absolute", "power", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
+        ("absolute", "power", "float_power", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
          "arcsin", "arccos", "arctan", "arctan2", "hypot", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh"), 4),
     "logaddexp": 8, "logaddexp2": 8,
+    "sign": 0,  # of complex numbers, a quotient
 }  # fmt: skip
 
 

@@ -583,7 +583,7 @@ class TestNames:
         assert_same(umem.evaluate("a + 1"), a + 1)
 
     @pytest.mark.parametrize("value", ["text", None, object(), np.array(["x"]), np.ma.masked_array([1, 2], [0, 1]),
-                                       np.array([None]), np.zeros(2, "M8[s]"), np.str_("x")], ids=repr)  # fmt: skip
+                                       np.array([None]), np.zeros(2, "M8[s]"), np.str_("x")], ids=lambda value: type(value).__name__)  # fmt: skip
     def test_no_numbers(self, umem, value):
         with pytest.raises(TypeError, match="neither an array of numbers nor a number") as error:
             umem.evaluate("1 + value")

@@ -763,7 +763,7 @@ class TestOnOutOfMemory:
 
         ooms = umem.memory_stats()["num_ooms"]
         assert umem.on_out_of_memory(make_room) is None
-        assert umem.ones(MIB, "u1").sum(dtype="i8") == MIB
+        assert umem.ones(MIB, "u1")[-1] == 1
         device = 0 if on_gpu else None
         assert asked == [(MIB, device)]
         assert umem.empty(4 * MIB, "u1").size == 4 * MIB  # the array of before has gone

@@ -726,7 +726,10 @@ class TestOperandsByProtocol:
         n = np.array([1, 2, 4], dtype)
         assert outcome(umem.array(n).__pow__, exponent)[0][0] == outcome(n.__pow__, exponent)[0][0]
         if not (dtype == "i4" and exponent == -1 and type(exponent) is int):
-            assert_same(umem.array(n) ** exponent, n**exponent)
+            if umem._core.has_kernels():
+                assert_near("power", umem.array(n) ** exponent, n**exponent)
+            else:
+                assert_same(umem.array(n) ** exponent, n**exponent)
 
     def test_operands_that_take_over(self, umem):
         class Left:

@@ -309,8 +309,8 @@ def _masked(
         return NotImplemented
     device = value.device if out is None else out.device
     if out is None:
-        like = next((x for x in inputs if np.ndim(x) == len(shape)), None)
-        out = _layout.empty(shape, value.dtype, _layout.check_order(order), like, device=device)
+        order = _layout.check_order(order)
+        out = _layout.empty_result(shape, value.dtype, order, (*inputs, where), device=device)
     mask = _kernel_operand(where, _BOOL, device)
     if isinstance(mask, ndarray) and _overlap(mask, out):
         mask = mask.copy()
@@ -607,8 +607,7 @@ def _where_kernel(condition: Any, x: Any, y: Any, out: Any) -> Any:
     mask = _kernel_operand(condition, _BOOL, device)
     x_values, y_values = (_kernel_operand(v, dtype, device) for v in (x, y))
     if out is None:
-        like = next((v for v in (condition, x, y) if np.ndim(v) == len(shape)), None)
-        target = _layout.empty(shape, dtype, "K", like, device=device)
+        target = _layout.empty_result(shape, dtype, "K", (condition, x, y), device=device)
     elif any(_overlap(v, out) for v in (mask, x_values, y_values)):
         target = _core.empty(shape, dtype, device=device)
     else:

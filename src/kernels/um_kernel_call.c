@@ -42,7 +42,8 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
 #define WHERE(size) "um_where_" #size "_elem", size == 16 ? NULL : "um_where_" #size "_vec",
             [UM_SLOT_WHERES] = UM_FOR_EACH_COPY(WHERE)
 
-#define SUM(token, enumerator, type, value, partial) "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
+#define SUM(token, enumerator, type, value, partial)                                                                   \
+    "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
                 [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)
 
 #define DRAW(name, type, lanes) "um_draw_" #name "_kernel",

@@ -11,10 +11,10 @@ enum {
     UM_SLOT_OPS = 0,                                                      /* op, dtype, {elem, vec} */
     UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec} */
     UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2, /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_SUMS = UM_SLOT_WHERES + 5 * 2, /* of UM_FOR_EACH_SUM, {elem, row, col} */
-    UM_SLOT_RANDOM = UM_SLOT_SUMS + UM_SUM_DTYPES * 3, /* um_draw */
-    UM_SLOT_EVALUATE = UM_SLOT_RANDOM + UM_DRAW_COUNT, /* machines of UM_FOR_EACH_EVALUATE */
+    UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2,                              /* log2 of itemsize, {elem, vec} */
+    UM_SLOT_SUMS = UM_SLOT_WHERES + 5 * 2,                                /* of UM_FOR_EACH_SUM, {elem, row, col} */
+    UM_SLOT_RANDOM = UM_SLOT_SUMS + UM_SUM_DTYPES * 3,                    /* um_draw */
+    UM_SLOT_EVALUATE = UM_SLOT_RANDOM + UM_DRAW_COUNT,                    /* machines of UM_FOR_EACH_EVALUATE */
     UM_SLOT_COUNT = UM_SLOT_EVALUATE + 3,
 };
 

@@ -196,7 +196,8 @@ UM_SHARED_CODE um_c64 um_cast_c128_to_c64(um_c128 x) {
 #define UM_FOR_EACH_CAST(X)                                                                                            \
     UM_FOR_EACH_INT_CAST(X)                                                                                            \
     X(i8, f16)                                                                                                         \
-    X(i8, f32) X(i8, f64) X(u8, f16) X(u8, f32) X(u8, f64) X(i16, f16) X(i16, f32) X(i16, f64) X(u16, f16) X(u16, f32) \
+    X(i8, f32)                                                                                                         \
+    X(i8, f64) X(u8, f16) X(u8, f32) X(u8, f64) X(i16, f16) X(i16, f32) X(i16, f64) X(u16, f16) X(u16, f32)            \
         X(u16, f64) X(i32, f16) X(i32, f32) X(i32, f64) X(u32, f16) X(u32, f32) X(u32, f64) X(i64, f16) X(i64, f32)    \
             X(i64, f64) X(u64, f16) X(u64, f32) X(u64, f64) X(f16, u8) X(f16, u16) X(f16, i32) X(f16, u32) X(f16, i64) \
                 X(f16, u64) X(f32, u8) X(f32, u16) X(f32, i32) X(f32, u32) X(f32, i64) X(f32, u64) X(f64, u8)          \

@@ -200,7 +200,7 @@ static int module_exec(PyObject *module) {
     int (*const parts[])(PyObject *, um_state *) = {
         um_errors_add, um_ndarray_add,    um_create_add,        um_interface_add, um_exporter_add,
         um_import_add, um_read_add,       um_streams_add,       um_functions_add, um_placing_add,
-        um_system_add, um_statistics_add, um_out_of_memory_add, um_random_add, um_evaluate_add,
+        um_system_add, um_statistics_add, um_out_of_memory_add, um_random_add,    um_evaluate_add,
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module, state) < 0) {

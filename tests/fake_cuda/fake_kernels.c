@@ -444,11 +444,11 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 
 #define SUM_ENTRIES(token, enumerator, type, value, partial)                                                           \
     ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
-            UM_FOR_EACH_SUM(SUM_ENTRIES)
+                UM_FOR_EACH_SUM(SUM_ENTRIES)
 
 #define DRAW_ENTRY(name, type, lanes) ENTRY(draw_##name##_kernel, draw_sizes)
-                UM_FOR_EACH_DRAW(DRAW_ENTRY)
+                    UM_FOR_EACH_DRAW(DRAW_ENTRY)
 
 #define EVALUATE_ENTRY(name, cell, elements) {"um_evaluate_" #name, fake_evaluate_##name, 1, evaluate_sizes},
-                UM_FOR_EACH_EVALUATE(EVALUATE_ENTRY)};
+                        UM_FOR_EACH_EVALUATE(EVALUATE_ENTRY)};
 const size_t fakecu_kernel_count = sizeof fakecu_kernels / sizeof fakecu_kernels[0];

@@ -15,13 +15,13 @@ um_status um_log_begin(um_context *ctx, um_error *err) {
     if (!log) return um_error_set(err, UM_ERR_NO_MEMORY, "no memory for a log");
     log->complete = true;
     pthread_mutex_lock(&ctx->lock);
-    bool begins = !ctx->log;
-    if (begins) {
+    if (!ctx->log) {
         ctx->log = log;
+        log = NULL;
         atomic_fetch_or(&ctx->detours, UM_DETOUR_LOG);
     }
     pthread_mutex_unlock(&ctx->lock);
-    if (begins) return UM_OK;
+    if (!log) return UM_OK;
     free(log);
     return um_error_set(err, UM_ERR_BUSY, "allocations are being recorded already: one recording at a time");
 }

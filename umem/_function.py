@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umem import _core, _creation, _display, _host, _ufunc
+from umem import _core, _creation, _display, _host, _reduce, _ufunc
 from umem._core import ndarray
 
 if TYPE_CHECKING:
@@ -149,36 +149,71 @@ def _save(file: Any, arr: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reduction(name: str) -> Callable[..., Any]:
-    def reduce(
-        a: Any,
-        axis: Any = None,
-        dtype: Any = None,
-        out: Any = None,
-        keepdims: Any = np._NoValue,
-        **options: Any,
-    ) -> Any:
-        if not isinstance(a, ndarray):
+    """The method: its parameters are the function's."""
+
+    def reduce(a: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(a, ndarray) or any(value is np._NoValue for value in args):
             return NotImplemented
-        options["keepdims"] = keepdims
         given = {key: value for key, value in options.items() if value is not np._NoValue}
-        return getattr(a, name)(axis, dtype, out, **given)
+        return getattr(a, name)(*args, **given)
 
     return reduce
 
 
+def _deviation(name: str) -> Callable[..., Any]:
+    method = _reduction(name)
+
+    def reduce(a: Any, *args: Any, correction: Any = np._NoValue, **options: Any) -> Any:
+        if correction is not np._NoValue:
+            if len(args) > 3 or "ddof" in options:
+                return NotImplemented  # NumPy raises
+            options["ddof"] = correction
+        return method(a, *args, **options)
+
+    return reduce
+
+
+def _by_kernel(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        if not _core.has_kernels() or not all(isinstance(x, ndarray) for x in args[:1]):
+            return NotImplemented
+        try:
+            return function(*args, **options, **fixed)
+        except TypeError:
+            return NotImplemented  # NumPy says what is wrong with the arguments
+
+    return call
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
+    np.all: _reduction("all"),
+    np.amax: _reduction("max"),
+    np.amin: _reduction("min"),
+    np.any: _reduction("any"),
+    np.argmax: _reduction("argmax"),
+    np.argmin: _reduction("argmin"),
     np.array_repr: _array_repr,
     np.array_str: _array_str,
     np.array2string: _array2string,
     np.clip: _clip,
     np.copy: _copy,
     np.copyto: _copyto,
+    np.count_nonzero: _by_kernel(_reduce.count_nonzero),
+    np.dot: _by_kernel(_reduce.dot),
     np.empty_like: _creation.empty_like,
     np.full_like: _creation.full_like,
+    np.inner: _by_kernel(_reduce.dot),
+    np.linalg.norm: _by_kernel(_reduce.norm),
+    np.max: _reduction("max"),
     np.mean: _reduction("mean"),
+    np.min: _reduction("min"),
     np.ones_like: _creation.ones_like,
+    np.prod: _reduction("prod"),
     np.save: _save,
+    np.std: _deviation("std"),
     np.sum: _reduction("sum"),
+    np.var: _deviation("var"),
+    np.vdot: _by_kernel(_reduce.dot, conjugate=True),
     np.where: _where,
     np.zeros_like: _creation.zeros_like,
 }

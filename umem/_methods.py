@@ -5,12 +5,13 @@ What NumPy computes here it computes on the same memory, or on a copy of what a 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from umem import _core, _display, _function, _host, _layout, _pickle, _residency, _ufunc
+from umem import _core, _display, _function, _host, _layout, _pickle, _reduce, _residency, _ufunc
 from umem._core import ndarray
 
 if TYPE_CHECKING:
@@ -98,52 +99,49 @@ def flatten(self: ndarray, order: str = "C") -> ndarray:
 # --- reductions that have kernels ------------------------------------------------------------------------------
 
 
-def sum(
-    self: ndarray,
-    axis: Any = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    keepdims: bool = False,
-    initial: Any = _NO_VALUE,
-    where: Any = True,
-) -> Any:
-    """As ndarray.sum."""
-    options: dict[str, Any] = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
-    if out is not None:
-        options["out"] = (out,)
-    if initial is not _NO_VALUE:
-        options["initial"] = initial
-    if where is not True:
-        options["where"] = where
-    return _ufunc.array_ufunc(self, np.add, "reduce", self, **options)
+def _ufunc_reduction(name: str, ufunc: np.ufunc, parameters: tuple[str, ...]) -> Any:
+    """The method that is ufunc.reduce over all axes, with the parameters of NumPy's method in their order."""
+
+    def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
+        options = dict(zip(parameters, args, strict=False))
+        if len(args) > len(parameters) or options.keys() & kwargs.keys() or not kwargs.keys() <= accepted:
+            return in_numpy(self, *args, **kwargs)  # raises TypeError
+        options.update(kwargs)
+        options = {key: value for key, value in options.items() if value is not _NO_VALUE}
+        options.setdefault("axis", None)
+        if options.get("out") is None:
+            options.pop("out", None)
+        elif not isinstance(options["out"], tuple):
+            options["out"] = (options["out"],)
+        if options.get("where", True) is True:
+            options.pop("where", None)
+        return _ufunc.array_ufunc(self, ufunc, "reduce", self, **options)
+
+    accepted = {*parameters, "where"}
+    in_numpy = _from_numpy(name)
+    return _named(method, name)
 
 
-def mean(
-    self: ndarray,
-    axis: Any = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    keepdims: bool = False,
-    *,
-    where: Any = True,
-) -> Any:
-    """As ndarray.mean."""
-    plain = dtype is None and out is None and where is True and _is_axis(axis)
-    has_kernel = plain and self.ndim and self.size and self.dtype in _ufunc.SUMS
-    if not (has_kernel and _core.has_kernels()):
-        return _mean_in_numpy(self, axis, dtype, out, keepdims, where=where)
-    total = sum(self, axis, "f8" if self.dtype.kind == "i" else None, None, keepdims)
-    count = self.size // np.size(total)
-    if isinstance(total, ndarray):
-        return _core.true_divide(total, count, out=total)
-    return total.dtype.type(total / count)
+def _kernel_reduction(name: str, by_kernel: Callable[..., Any]) -> Any:
+    """The method that by_kernel computes, or NumPy where it does not."""
+
+    def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("where", True) is True and _core.has_kernels():
+            options = {key: value for key, value in kwargs.items() if key != "where"}
+            try:
+                result = by_kernel(self, *args, **options)
+            except TypeError:
+                result = NotImplemented  # NumPy says what is wrong with the arguments
+            if result is not NotImplemented:
+                return result
+        return in_numpy(self, *args, **kwargs)
+
+    in_numpy = _from_numpy(name)
+    return _named(method, name)
 
 
-def _is_axis(axis: Any) -> bool:
-    """Whether axis is of a usual type; what NumPy says of others, NumPy should say."""
-    if isinstance(axis, tuple):
-        return all(isinstance(i, int) and not isinstance(i, bool) for i in axis)
-    return axis is None or (isinstance(axis, int) and not isinstance(axis, bool))
+def std(self: ndarray, *args: Any, **kwargs: Any) -> Any:
+    return _reduce.var(self, *args, **kwargs, root=True)
 
 
 # --- methods that are NumPy's -------------------------------------------------------------------------------------
@@ -157,19 +155,40 @@ def _from_numpy(name: str, get_host: Callable[[ndarray], Any] = _host.values) ->
         function = getattr(get_host(self), name)
         return call.result(function(*call.argument(args), **call.argument(kwargs)))
 
+    return _named(method, name)
+
+
+def _named(method: Any, name: str) -> Any:
     method.__name__ = name
     method.__qualname__ = f"ndarray.{name}"
     method.__doc__ = f"As numpy.ndarray.{name}. An array in the result is in managed memory."
     return method
 
 
-_mean_in_numpy = _from_numpy("mean")
-
 _READING = (
-    "all", "any", "argmax", "argmin", "argpartition", "argsort", "choose", "clip", "compress",
-    "cumprod", "cumsum", "dot", "max", "min", "nonzero", "prod", "repeat", "round", "searchsorted",
-    "std", "take", "trace", "var",
+    "argpartition", "argsort", "choose", "clip", "compress", "cumprod", "cumsum", "nonzero", "repeat",
+    "round", "searchsorted", "take", "trace",
 )  # fmt: skip
+_EXTREME = ("axis", "out", "keepdims", "initial", "where")
+_TOTAL = ("axis", "dtype", "out", "keepdims", "initial", "where")
+_TRUTH = ("axis", "out", "keepdims")
+#: method: ufunc, positional parameters of NumPy's method
+_UFUNC_REDUCTIONS = {
+    "sum": (np.add, _TOTAL),
+    "prod": (np.multiply, _TOTAL),
+    "min": (np.minimum, _EXTREME),
+    "max": (np.maximum, _EXTREME),
+    "any": (np.logical_or, _TRUTH),
+    "all": (np.logical_and, _TRUTH),
+}
+_KERNEL_REDUCTIONS = {
+    "mean": _reduce.mean,
+    "var": _reduce.var,
+    "std": std,
+    "argmin": functools.partial(_reduce.arg_reduce, "argmin"),
+    "argmax": functools.partial(_reduce.arg_reduce, "argmax"),
+    "dot": _reduce.dot,
+}
 _IN_PLACE = ("partition", "put", "sort")
 _VIEWS = ("diagonal", "swapaxes")
 
@@ -345,6 +364,8 @@ def attach() -> None:
     for equality, name in ((_core.equal, "__eq__"), (_core.not_equal, "__ne__")):
         methods[name] = _comparison(name, equality)
     methods.update((name, _from_numpy(name)) for name in _READING)
+    methods.update((name, _ufunc_reduction(name, *how)) for name, how in _UFUNC_REDUCTIONS.items())
+    methods.update((name, _kernel_reduction(name, by)) for name, by in _KERNEL_REDUCTIONS.items())
     methods.update((name, _from_numpy(name, _host.view)) for name in _IN_PLACE)
     methods.update((name, _from_numpy(name, ndarray.numpy)) for name in _VIEWS)
     methods.update(
@@ -373,11 +394,9 @@ def attach() -> None:
             "flatten": flatten,
             "imag": _part("imag"),
             "mT": property(_matrix_transpose),
-            "mean": mean,
             "real": _part("real"),
             "residency": _residency.residency,
             "setflags": setflags,
-            "sum": sum,
             "tobytes": _pickle.tobytes,
             "tofile": tofile,
             "tolist": tolist,

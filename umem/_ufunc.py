@@ -14,9 +14,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
 
-from umem import _core, _host, _layout
+from umem import _core, _host, _layout, _reduce
 from umem._core import ndarray
 from umem._creation import asarray
 
@@ -38,12 +37,7 @@ _DIRECT = frozenset(_KERNELS)  # umem.<name> does what the ufunc does
 _KERNELS[np.float_power] = "power"
 # Arguments of a ufunc call that the kernel path understands; any other sends the call to NumPy.
 _KERNEL_ARGUMENTS = frozenset(("out", "where", "dtype", "casting", "order", "subok"))
-# What the sum kernel adds up, and to what.
-SUMS = {
-    np.dtype(t): np.dtype(r) for t, r in (("f4", "f4"), ("f8", "f8"), ("i4", "i8"), ("i8", "i8"))
-}
 _LOOPS = {name: frozenset(_core.op_loops(name)) for name in _core.ops}
-_SUM_ARGUMENTS = frozenset(("axis", "dtype", "out", "keepdims", "initial", "where"))
 _BOOL = np.dtype(bool)
 _BIG = 1 << 16  # bytes of an operand from which on a result is not copied
 # Operands NumPy takes as they are. Other array types are converted before it sees them, since some
@@ -108,8 +102,8 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwar
             result = _call_kernel(ufunc, inputs, out, **kwargs)
         elif method == "__call__" and ufunc is np.divmod and not kwargs and not out:
             result = _divmod_kernels(inputs)
-        elif method == "reduce" and ufunc is np.add and kwargs.keys() <= _SUM_ARGUMENTS:
-            result = _sum_kernel(*inputs, out=out[0] if out else None, **kwargs)
+        elif method == "reduce" and ufunc in _reduce.UFUNCS and kwargs.keys() <= _reduce.ARGUMENTS:
+            result = _reduce.reduce(ufunc, *inputs, out=out[0] if out else None, **kwargs)
         if result is not NotImplemented:
             return result
     if "where" in kwargs:
@@ -487,71 +481,6 @@ def _overlap(x: Any, out: ndarray) -> bool:
     if start + size <= out_start or out_start + out_size <= start:
         return False
     return (start, x.shape, x.strides, x.dtype) != (out_start, out.shape, out.strides, out.dtype)
-
-
-def _sum_kernel(
-    a: Any,
-    *,
-    out: Any,
-    axis: Any = 0,
-    dtype: Any = None,
-    keepdims: bool = False,
-    initial: Any = np._NoValue,
-    where: Any = True,
-) -> Any:
-    """np.add.reduce by the sum kernel; NotImplemented when NumPy has to do it."""
-    if type(a) is not ndarray or a.ndim == 0 or not _has_kernels(a):
-        return NotImplemented
-    if dtype is None and a.dtype not in SUMS:
-        return NotImplemented
-    if initial is not np._NoValue or where is not True:
-        return NotImplemented
-    if dtype is None:
-        dtype = SUMS[a.dtype] if out is None else out.dtype
-    dtype = np.dtype(dtype)
-    if a.dtype not in SUMS or dtype != SUMS[a.dtype]:
-        if SUMS.get(dtype) != dtype or not np.can_cast(a.dtype, dtype, "safe"):
-            return NotImplemented
-        a = _kernel_operand(a, dtype, a.device)
-    axes = _sum_axes(axis, a.shape)
-    if not axes:
-        return NotImplemented
-    shape = tuple(1 if i in axes else n for i, n in enumerate(a.shape) if keepdims or i not in axes)
-    if out is None:
-        target = _core.empty(shape, dtype, device=a.device)
-    elif not _is_sum_target(out, shape, dtype) or _overlap(a, out):
-        return NotImplemented
-    else:
-        target = out
-    _core.sum_into(a, axes, target)
-    return target[()] if shape == () and out is None else target
-
-
-def _sum_axes(axis: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes to sum over, in ascending order; raises NumPy's error when they are not such."""
-    if axis is None:
-        return tuple(range(len(shape)))
-    try:
-        given = [_axis_number(i) for i in (axis if isinstance(axis, tuple) else (axis,))]
-        return tuple(sorted(normalize_axis_tuple(given, len(shape))))
-    except (TypeError, ValueError):
-        np.add.reduce(_stand_in(shape), axis=axis)
-        raise
-
-
-def _axis_number(axis: Any) -> int:
-    if isinstance(axis, (bool, np.bool)):
-        raise TypeError("axis must be an integer or a tuple of integers, not bool")
-    return index(axis)
-
-
-def _is_sum_target(out: Any, shape: tuple[int, ...], dtype: Dtype) -> bool:
-    return (
-        isinstance(out, ndarray)
-        and (out.shape, out.dtype) == (shape, dtype)
-        and out.flags.writeable
-        and not _repeats(out)
-    )
 
 
 # --- clip and where ----------------------------------------------------------------------------------------------

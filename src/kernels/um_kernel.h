@@ -97,11 +97,26 @@ UM_MUST_CHECK um_status um_kernel_fill(um_context *ctx, um_stream *stream, int n
                                        size_t itemsize, const void *item, const um_operand *out, bool deferred,
                                        um_wait *wait, um_error *err);
 
-/* Sum over the axes where reduced[axis] is true. `in` has the input's shape and strides; `out` has strides for the same ndim, ignored on
- * reduced axes. float32 sums to float32 (accumulated at least as accurately as NumPy's pairwise sum), float64 to float64, int32 and
- * int64 to int64 (wrapping), other types have no kernel; a sum of nothing is 0. The order of additions is fixed: results repeat exactly. */
-UM_MUST_CHECK um_status um_kernel_sum(um_context *ctx, um_stream *stream, int ndim, const int64_t *shape,
-                                      const bool *reduced, const um_operand *in, const um_operand *out, bool deferred,
-                                      um_wait *wait, um_error *err);
+/* Reductions. Those before `min` have a result for no elements. squares: the sum of |x - mean|^2. */
+#define UM_FOR_EACH_REDUCTION(X) X(sum) X(prod) X(squares) X(count) X(any) X(all) X(min) X(max) X(argmin) X(argmax)
+typedef enum um_reduction {
+#define UM_ENUMERATOR(name) UM_REDUCE_##name,
+    UM_FOR_EACH_REDUCTION(UM_ENUMERATOR)
+#undef UM_ENUMERATOR
+        UM_REDUCTION_COUNT,
+} um_reduction;
+
+const char *um_reduction_name(um_reduction reduction);
+/* Whether there is a kernel for elements of the type, and which type its result has. */
+bool um_reduce_result(um_reduction reduction, um_dtype dtype, um_dtype *result);
+
+/* Reduces the axes where reduced[axis] is true. inputs[0] has the input's shape and strides; `out`, and for squares the mean inputs[1], have
+ * strides for the same ndim, ignored on reduced axes. Types are as um_reduce_result says; sum, prod and squares of floats are stored as any
+ * float (complex numbers as any complex), the mean has the input's type or is float32 for float16. Sums of floats are at least as accurate as
+ * NumPy's pairwise sum, integers wrap in 64 bits. min and max are NaN where an element is, argmin and argmax the first place in C order. The order
+ * of operations is fixed: results repeat exactly. */
+UM_MUST_CHECK um_status um_kernel_reduce(um_context *ctx, um_stream *stream, um_reduction reduction, int ndim,
+                                         const int64_t *shape, const bool *reduced, const um_operand *inputs,
+                                         const um_operand *out, bool deferred, um_wait *wait, um_error *err);
 
 #endif

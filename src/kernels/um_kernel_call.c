@@ -42,9 +42,12 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
 #define WHERE(size) "um_where_" #size "_elem", size == 16 ? NULL : "um_where_" #size "_vec",
             [UM_SLOT_WHERES] = UM_FOR_EACH_COPY(WHERE)
 
-#define SUM(token, enumerator, type, value, partial)                                                                   \
-    "um_sum_" #token "_elem", "um_sum_" #token "_row", "um_sum_" #token "_col",
-                [UM_SLOT_SUMS] = UM_FOR_EACH_SUM(SUM)
+#define REDUCE_SLOT(name, token) UM_SLOT_REDUCE((int)UM_REDUCER_##name, (int)UM_DTYPE_##token)
+#define REDUCE(name, token)                                                                                            \
+    [REDUCE_SLOT(name, token)] = "um_" #name "_" #token "_elem",                                                       \
+    UM_IF_PACKS(token, [REDUCE_SLOT(name, token) + 1] = "um_" #name "_" #token "_row",                                 \
+                [REDUCE_SLOT(name, token) + 2] = "um_" #name "_" #token "_col", )
+                UM_FOR_EACH_REDUCE(REDUCE)
 
 #define DRAW(name, type, lanes) "um_draw_" #name "_kernel",
                     [UM_SLOT_RANDOM] = UM_FOR_EACH_DRAW(DRAW)

@@ -6,19 +6,27 @@
 #include "kernels/um_kernel_plan.h"
 #include "kernels/um_kernel_random.h"
 
+enum {
+#define UM_ENUMERATOR(name) UM_REDUCER_##name,
+    UM_FOR_EACH_REDUCER(UM_ENUMERATOR)
+#undef UM_ENUMERATOR
+        UM_REDUCER_COUNT,
+};
+
 /* Kernels by number: um_kernel_name(slot) is the symbol, and the context keeps the loaded handle under the same number. */
 enum {
     UM_SLOT_OPS = 0,                                                      /* op, dtype, {elem, vec} */
     UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec} */
     UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
     UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2,                              /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_SUMS = UM_SLOT_WHERES + 5 * 2,                                /* of UM_FOR_EACH_SUM, {elem, row, col} */
-    UM_SLOT_RANDOM = UM_SLOT_SUMS + UM_SUM_DTYPES * 3,                    /* um_draw */
+    UM_SLOT_REDUCERS = UM_SLOT_WHERES + 5 * 2,                            /* reducer, dtype, {elem, row, col} */
+    UM_SLOT_RANDOM = UM_SLOT_REDUCERS + UM_REDUCER_COUNT * UM_DTYPE_COUNT * 3, /* um_draw */
     UM_SLOT_EVALUATE = UM_SLOT_RANDOM + UM_DRAW_COUNT,                    /* machines of UM_FOR_EACH_EVALUATE */
     UM_SLOT_COUNT = UM_SLOT_EVALUATE + 3,
 };
 
-#define UM_SLOT_OP(op, dtype) (UM_SLOT_OPS + ((op) * UM_DTYPE_COUNT + (dtype)) * 2)
+#define UM_SLOT_OP(op, dtype)          (UM_SLOT_OPS + ((op) * UM_DTYPE_COUNT + (dtype)) * 2)
+#define UM_SLOT_REDUCE(reducer, dtype) (UM_SLOT_REDUCERS + ((reducer) * UM_DTYPE_COUNT + (dtype)) * 3)
 
 /* The enumerators of um_dtype by token. */
 enum {

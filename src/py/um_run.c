@@ -273,7 +273,7 @@ int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const in
 
 /* --- checking arguments ------------------------------------------------------------------------------------------- */
 
-static int check_nargs(const char *function, Py_ssize_t nargs, Py_ssize_t expected) {
+int um_check_nargs(const char *function, Py_ssize_t nargs, Py_ssize_t expected) {
     if (nargs == expected) {
         return 0;
     }
@@ -281,7 +281,7 @@ static int check_nargs(const char *function, Py_ssize_t nargs, Py_ssize_t expect
     return -1;
 }
 
-static um_ndarray *array_argument(um_state *state, PyObject *object, const char *argument) {
+um_ndarray *um_array_argument(um_state *state, PyObject *object, const char *argument) {
     if (um_ndarray_check(state, object)) {
         return (um_ndarray *)object;
     }
@@ -294,7 +294,7 @@ static int refuse_dtype(const char *argument, PyArray_Descr *descr, const char *
     return -1;
 }
 
-static int check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out) {
+int um_check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out) {
     um_dtype dtype;
     if (!um_dtype_from_descr(array->descr, &dtype)) {
         return refuse_dtype(argument, array->descr,
@@ -308,7 +308,7 @@ static int check_operand_dtype(um_ndarray *array, const char *argument, um_dtype
     return 0;
 }
 
-static int check_writable(const um_ndarray *array, const char *argument) {
+int um_check_writable(const um_ndarray *array, const char *argument) {
     if (!um_ndarray_is_writeable(array)) {
         PyErr_Format(PyExc_ValueError, "%s is read-only", argument);
         return -1;
@@ -323,7 +323,7 @@ static int check_writable(const um_ndarray *array, const char *argument) {
 /* The array as an output of its own shape. */
 static int output_operand(um_ndarray *array, const char *argument, um_dtype *dtype, int64_t *shape, int64_t *strides,
                           um_operand *out) {
-    if (check_operand_dtype(array, argument, dtype) < 0 || check_writable(array, argument) < 0) {
+    if (um_check_operand_dtype(array, argument, dtype) < 0 || um_check_writable(array, argument) < 0) {
         return -1;
     }
     for (int axis = 0; axis < array->ndim; ++axis) {
@@ -381,7 +381,7 @@ static int loop_dtype(um_state *state, PyObject *inputs, um_dtype *out) {
         if (um_ndarray_check(state, input)) {
             char argument[32];
             PyOS_snprintf(argument, sizeof(argument), "inputs[%zd]", i);
-            return check_operand_dtype((um_ndarray *)input, argument, out);
+            return um_check_operand_dtype((um_ndarray *)input, argument, out);
         }
         um_value ignored;
         for (int dtype = 0; dtype < UM_DTYPE_COUNT; ++dtype) {
@@ -410,7 +410,7 @@ static int run_input(um_state *state, PyObject *input, Py_ssize_t index, um_dtyp
     }
     um_ndarray *array = (um_ndarray *)input;
     um_dtype own;
-    if (check_operand_dtype(array, argument, &own) < 0) {
+    if (um_check_operand_dtype(array, argument, &own) < 0) {
         return -1;
     }
     if (own != dtype) {
@@ -432,7 +432,7 @@ PyDoc_STRVAR(
 static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
     um_op op;
-    if (check_nargs("run", nargs, 3) < 0 || find_op(args[0], &op) < 0) {
+    if (um_check_nargs("run", nargs, 3) < 0 || find_op(args[0], &op) < 0) {
         return NULL;
     }
     PyObject *inputs = args[1];
@@ -441,7 +441,7 @@ static PyObject *core_run(PyObject *module, PyObject *const *args, Py_ssize_t na
         PyErr_Format(PyExc_TypeError, "inputs must be a tuple of %d for %s", count, um_op_name(op));
         return NULL;
     }
-    um_ndarray *out = array_argument(state, args[2], "out");
+    um_ndarray *out = um_array_argument(state, args[2], "out");
     um_dtype dtype;
     um_dtype result;
     um_dtype own;
@@ -484,7 +484,7 @@ PyDoc_STRVAR(
 
 static PyObject *core_run_where(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
-    um_ndarray *out = check_nargs("run_where", nargs, 4) < 0 ? NULL : array_argument(state, args[3], "out");
+    um_ndarray *out = um_check_nargs("run_where", nargs, 4) < 0 ? NULL : um_array_argument(state, args[3], "out");
     int64_t shape[UM_MAX_NDIM];
     int64_t strides[4][UM_MAX_NDIM];
     um_operand operands[3];
@@ -521,7 +521,7 @@ static int cast_source(um_state *state, PyObject *source, um_ndarray *out, const
     if (um_ndarray_check(state, source)) {
         um_ndarray *array = (um_ndarray *)source;
         um_dtype dtype;
-        if (check_operand_dtype(array, "src", &dtype) < 0) {
+        if (um_check_operand_dtype(array, "src", &dtype) < 0) {
             return -1;
         }
         return um_operand_from_array(array, dtype, out->ndim, shape, strides, operand)
@@ -546,7 +546,7 @@ PyDoc_STRVAR(
 
 static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     um_state *state = um_state_of_module(module);
-    um_ndarray *out = check_nargs("cast", nargs, 2) < 0 ? NULL : array_argument(state, args[1], "out");
+    um_ndarray *out = um_check_nargs("cast", nargs, 2) < 0 ? NULL : um_array_argument(state, args[1], "out");
     if (out == NULL) {
         return NULL;
     }
@@ -567,128 +567,6 @@ static PyObject *core_cast(PyObject *module, PyObject *const *args, Py_ssize_t n
     um_launch_begin(state, &site);
     status = um_kernel_cast(site.ctx, site.stream, out->ndim, shape, &source, &target, site.deferred, &wait, &err);
     if (um_launch_finish(state, &site, status, &wait, &err) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-/* --- sum_into(src, axes, out) ------------------------------------------------------------------------------------- */
-
-static int read_axes(PyObject *axes, int ndim, bool *reduced) {
-    if (!PyTuple_Check(axes)) {
-        PyErr_Format(PyExc_TypeError, "axes must be a tuple of int, not '%.100s'", Py_TYPE(axes)->tp_name);
-        return -1;
-    }
-    for (int axis = 0; axis < ndim; ++axis) {
-        reduced[axis] = false;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(axes); ++i) {
-        Py_ssize_t axis = PyNumber_AsSsize_t(PyTuple_GET_ITEM(axes, i), PyExc_ValueError);
-        if (axis == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        Py_ssize_t index = axis < 0 ? axis + ndim : axis;
-        if (index < 0 || index >= ndim) {
-            PyErr_Format(PyExc_ValueError, "axes: %zd is out of bounds for an array of dimension %d", axis, ndim);
-            return -1;
-        }
-        if (reduced[index]) {
-            PyErr_Format(PyExc_ValueError, "axes: %zd is given twice", axis);
-            return -1;
-        }
-        reduced[index] = true;
-    }
-    return 0;
-}
-
-/* Strides of out over the axes of src, 0 where reduced. False when its shape is neither that of src without the axes
- * nor with 1 in their place. */
-static bool sum_strides(const um_ndarray *src, const bool *reduced, const um_ndarray *out, int64_t *strides) {
-    bool keeps = out->ndim == src->ndim;
-    int own = 0;
-    for (int axis = 0; axis < src->ndim; ++axis) {
-        strides[axis] = 0;
-        if (reduced[axis] && !keeps) {
-            continue;
-        }
-        npy_intp length = reduced[axis] ? 1 : src->shape[axis];
-        if (own >= out->ndim || out->shape[own] != length) {
-            return false;
-        }
-        if (!reduced[axis]) {
-            strides[axis] = out->strides[own];
-        }
-        own += 1;
-    }
-    return own == out->ndim;
-}
-
-/* The partial sums need memory, so that there may be too little. -1 with an exception set. */
-static int run_sum(um_state *state, int ndim, const int64_t *shape, const bool *reduced, const um_operand *source,
-                   const um_operand *target) {
-    int device = um_block_device(target->block);
-    unsigned tries = 0;
-    for (;;) {
-        um_launch_site site;
-        if (um_launch_prepare(state, device, &site) < 0) {
-            return -1;
-        }
-        um_wait wait = UM_WAIT_NONE;
-        um_error err;
-        um_launch_begin(state, &site);
-        um_status status =
-            um_kernel_sum(site.ctx, site.stream, ndim, shape, reduced, source, target, site.deferred, &wait, &err);
-        if (status != UM_ERR_OUT_OF_MEMORY) {
-            return um_launch_finish(state, &site, status, &wait, &err);
-        }
-        (void)um_launch_finish(state, &site, UM_OK, &wait, NULL); /* what was launched is launched again, as a whole */
-        int again = um_make_room(state, site.ctx, err.requested, device, &tries);
-        if (again <= 0) {
-            if (again == 0) {
-                um_raise(state, &err);
-            }
-            return -1;
-        }
-    }
-}
-
-PyDoc_STRVAR(
-    sum_into_doc,
-    "sum_into($module, src, axes, out, /)\n--\n\n"
-    "Sum `src` over the tuple `axes` into `out`, whose shape is that of `src` without the axes, or with 1 in their place.\n\n"
-    "float32 gives float32, float64 float64, int32 and int64 give int64. The two may not overlap.");
-
-static PyObject *core_sum_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    um_state *state = um_state_of_module(module);
-    if (check_nargs("sum_into", nargs, 3) < 0) {
-        return NULL;
-    }
-    um_ndarray *src = array_argument(state, args[0], "src");
-    um_ndarray *out = src == NULL ? NULL : array_argument(state, args[2], "out");
-    bool reduced[UM_MAX_NDIM];
-    um_dtype from;
-    um_dtype to;
-    if (out == NULL || read_axes(args[1], src->ndim, reduced) < 0 || check_operand_dtype(src, "src", &from) < 0 ||
-        check_operand_dtype(out, "out", &to) < 0 || check_writable(out, "out") < 0) {
-        return NULL;
-    }
-    if (to != (from == UM_INT32 ? UM_INT64 : from)) { /* um_kernel_sum refuses types that have none */
-        refuse_dtype("out", out->descr, "the dtype of the sum (that of src; int64 for int32)");
-        return NULL;
-    }
-    int64_t shape[UM_MAX_NDIM];
-    int64_t strides[2][UM_MAX_NDIM];
-    um_operand source;
-    for (int axis = 0; axis < src->ndim; ++axis) {
-        shape[axis] = src->shape[axis];
-    }
-    (void)um_operand_from_array(src, from, src->ndim, shape, strides[0], &source);
-    if (!sum_strides(src, reduced, out, strides[1])) {
-        PyErr_SetString(PyExc_ValueError, "out must have the shape of src without the axes, or with 1 in their place");
-        return NULL;
-    }
-    um_operand target = {.block = out->block, .data = out->data, .dtype = to, .strides = strides[1]};
-    if (run_sum(state, src->ndim, shape, reduced, &source, &target) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -731,7 +609,7 @@ PyDoc_STRVAR(
     "For comparing arrays: it waits for nothing, and the address is no leave to read there.");
 
 static PyObject *core_extent(PyObject *module, PyObject *object) {
-    um_ndarray *array = array_argument(um_state_of_module(module), object, "array");
+    um_ndarray *array = um_array_argument(um_state_of_module(module), object, "array");
     if (array == NULL) {
         return NULL;
     }
@@ -754,7 +632,6 @@ static PyMethodDef run_functions[] = {
     {"run", UM_METHOD(core_run), METH_FASTCALL, run_doc},
     {"run_where", UM_METHOD(core_run_where), METH_FASTCALL, run_where_doc},
     {"cast", UM_METHOD(core_cast), METH_FASTCALL, cast_doc},
-    {"sum_into", UM_METHOD(core_sum_into), METH_FASTCALL, sum_into_doc},
     {"op_loops", core_op_loops, METH_O, op_loops_doc},
     {"extent", core_extent, METH_O, extent_doc},
     {"has_kernels", core_has_kernels, METH_NOARGS, has_kernels_doc},
@@ -778,5 +655,8 @@ int um_run_add(PyObject *module, um_state *Py_UNUSED(state)) {
     PyObject *dtypes = kernel_dtypes();
     int result = dtypes == NULL ? -1 : PyModule_AddObjectRef(module, "kernel_dtypes", dtypes);
     Py_XDECREF(dtypes);
-    return result < 0 ? -1 : PyModule_AddFunctions(module, run_functions);
+    if (result < 0 || PyModule_AddFunctions(module, run_functions) < 0) {
+        return -1;
+    }
+    return um_reduce_add(module);
 }

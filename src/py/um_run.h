@@ -42,6 +42,13 @@ int um_launch_finish(um_state *state, um_launch_site *site, um_status status, um
 int um_run_elementwise(um_state *state, int device, um_op op, int ndim, const int64_t *shape, const um_operand *inputs,
                        const um_operand *out);
 
+/* Arguments of the functions of um_run.c and um_reduce.c; `argument` is its name. -1 or NULL with an exception set. */
+int um_check_nargs(const char *function, Py_ssize_t nargs, Py_ssize_t expected);
+um_ndarray *um_array_argument(um_state *state, PyObject *object, const char *argument); /* borrowed */
+int um_check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out);
+int um_check_writable(const um_ndarray *array, const char *argument);
+
+int um_reduce_add(PyObject *module); /* called by um_run_add */
 int um_run_add(PyObject *module, um_state *state); /* called by um_functions_add */
 
 #endif

@@ -25,7 +25,8 @@ static um_context *ctx;
 static um_stream *stream;
 static uint64_t random_state = 88172645463325252u;
 
-static const um_dtype sum_dtypes[UM_SUM_DTYPES] = {UM_FLOAT32, UM_FLOAT64, UM_INT32, UM_INT64};
+#define SUM_DTYPES 4
+static const um_dtype sum_dtypes[SUM_DTYPES] = {UM_FLOAT32, UM_FLOAT64, UM_INT32, UM_INT64};
 
 static uint64_t random_bits(void) { /* xorshift64 */
     random_state ^= random_state << 13;
@@ -491,7 +492,7 @@ static void check_sum_of(um_dtype dtype, int ndim, const int64_t *shape, const b
     um_error err = {0};
     in.operand.strides = in.strides;
     out.operand.strides = out.strides;
-    UM_CHECK(ok(um_kernel_sum(ctx, stream, ndim, shape, reduced, &in.operand, &out.operand, false, &wait, &err), &err));
+    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, ndim, shape, reduced, &in.operand, &out.operand, false, &wait, &err), &err));
     finish(&wait);
     if (!is_as_expected(&out)) {
         printf("sum of type %d, shape and axes:", (int)dtype);
@@ -507,7 +508,7 @@ static void check_sum_of(um_dtype dtype, int ndim, const int64_t *shape, const b
 
 static void test_sum(void) {
     for (int round = 0; round < 400; round += um_test_step()) {
-        for (int dtype = 0; dtype < UM_SUM_DTYPES; dtype++) {
+        for (int dtype = 0; dtype < SUM_DTYPES; dtype++) {
             int64_t shape[UM_MAX_NDIM];
             bool reduced[UM_MAX_NDIM];
             const int ndim = make_shape(shape, round % 20 == 0 ? 200000 : 5000, round < 350 ? 4 : 13);
@@ -523,10 +524,10 @@ static void test_sum(void) {
 static void test_sum_of_many(void) {
     static const int64_t shapes[][2] = {{1, 300007}, {3, 100000}, {100000, 3}, {5000, 64},
                                         {64, 5000},  {100001, 4}, {2, 131072}};
-    const int count = (int)(sizeof shapes / sizeof shapes[0]) * UM_SUM_DTYPES * 4;
+    const int count = (int)(sizeof shapes / sizeof shapes[0]) * SUM_DTYPES * 4;
     for (int round = 0; round < count; round += um_test_step()) {
         const bool reduced[2] = {(round & 1) != 0, (round & 2) != 0};
-        check_sum_of(sum_dtypes[round / 4 % UM_SUM_DTYPES], 2, shapes[round / 4 / UM_SUM_DTYPES], reduced);
+        check_sum_of(sum_dtypes[round / 4 % SUM_DTYPES], 2, shapes[round / 4 / SUM_DTYPES], reduced);
     }
 }
 
@@ -547,12 +548,12 @@ static void test_sum_is_accurate(void) {
     const um_operand out = {
         .block = out_block, .data = um_block_ptr(out_block), .dtype = UM_FLOAT32, .strides = &stride};
     um_wait wait;
-    UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
     finish(&wait);
     const float sum = *(const float *)(const void *)um_block_ptr(out_block);
     UM_CHECK(fabs((double)sum - exact) <= exact * 0x1p-23);
     x[12345] = INFINITY;
-    UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
     finish(&wait);
     UM_CHECK(*(const float *)(const void *)um_block_ptr(out_block) == INFINITY);
     um_block_unref(in_block);
@@ -578,7 +579,7 @@ static void test_refusals(void) {
              UM_ERR_TYPE);
     UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, integers, &good, false, &wait, &err) ==
              UM_ERR_TYPE);
-    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) ==
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) ==
              UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 3, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 0, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
@@ -589,11 +590,11 @@ static void test_refusals(void) {
     UM_CHECK(um_kernel_cast(ctx, stream, 1, &shape, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
     const bool reduced[1] = {true};
     const um_operand immediate = {.dtype = UM_FLOAT64};
-    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &immediate, &good, false, &wait, &err) == UM_ERR_VALUE);
-    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &good, &immediate, false, &wait, &err) == UM_ERR_VALUE);
-    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &good, &integers[0], false, &wait, &err) == UM_ERR_TYPE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &immediate, &good, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &immediate, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &integers[0], false, &wait, &err) == UM_ERR_TYPE);
     odd.dtype = UM_FLOAT64;
-    UM_CHECK(um_kernel_sum(ctx, stream, 1, &shape, reduced, &good, &odd, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &odd, false, &wait, &err) == UM_ERR_VALUE);
     um_block_unref(block);
 }
 
@@ -635,12 +636,12 @@ static um_status do_cast(const job *at, um_wait *wait, um_error *err) {
 }
 
 static um_status do_sum(const job *at, um_wait *wait, um_error *err) {
-    return um_kernel_sum(ctx, stream, 2, at->shape, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
+    return um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 2, at->shape, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
 }
 
 static um_status do_sum_of_nothing(const job *at, um_wait *wait, um_error *err) {
     const int64_t none[2] = {0, 1};
-    return um_kernel_sum(ctx, stream, 2, none, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
+    return um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 2, none, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
 }
 
 /* Each call of the driver fails in turn: an error or none, nothing to wait for after one, and it works when none fails. */
@@ -694,11 +695,11 @@ static void test_failed_launch(void) {
     um_wait wait;
     for (unsigned long nth = 1; nth <= 2; nth++) {
         FAKE(fakecu_fail)("cuLaunchKernel", nth, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        UM_CHECK(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err) != UM_OK);
+        UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err) != UM_OK);
         UM_CHECK(!wait.needed);
         UM_CHECK_CONTAINS(err.call, "cuLaunchKernel");
     }
-    UM_CHECK(ok(um_kernel_sum(ctx, stream, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
     finish(&wait);
     UM_CHECK(x[count] == count * (count - 1) / 2);
     um_block_unref(block);

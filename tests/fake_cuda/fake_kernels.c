@@ -4,48 +4,14 @@
  * GPU would fault or leave work out: misaligned accesses, lengths that do not match, a grid without some of the splits.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "fake_cuda.h"
 #include "fake_evaluate.h"
+#include "fake_kernels.h"
 #include "kernels/um_kernel_abi.h"
 #include "kernels/um_kernel_functions.h"
 #include "kernels/um_kernel_loops.h"
 #include "kernels/um_random_draws.h"
-
-static _Noreturn void fail(const char *what) {
-    fprintf(stderr, "fake CUDA driver: kernel: %s\n", what);
-    abort();
-}
-
-static void require(bool condition, const char *what) {
-    if (!condition) {
-        fail(what);
-    }
-}
-
-static void require_aligned(const char *ptr, size_t size) {
-    require(((uintptr_t)ptr & (size - 1)) == 0, "misaligned address");
-}
-
-/* Bytes that an operand touches, relative to its data. */
-typedef struct extent {
-    int64_t low, high;
-} extent;
-
-static void extend(extent *range, uint64_t length, int64_t stride) {
-    const int64_t reach = (int64_t)(length - 1) * stride;
-    *(reach < 0 ? &range->low : &range->high) += reach;
-}
-
-/* Touches the operand and returns its address for the "GPU". */
-static char *use_operand(const char *data, extent range, bool write) {
-    const char *low = data + range.low;
-    fakecu_touch(low, (size_t)(range.high - range.low), write);
-    return (char *)fakecu_translate(low) - range.low;
-}
 
 /* --- elementwise -------------------------------------------------------------------------------------------------------------- */
 
@@ -209,187 +175,13 @@ UM_FOR_EACH_COPY(DEFINE_COPY)
     DEFINE_ELEMENTWISE(where_##size, 3, 1, size, size, UM_VECTOR_BYTES / size, true)
 UM_FOR_EACH_COPY(DEFINE_WHERE)
 
-/* --- sums ----------------------------------------------------------------------------------------------------------------------- */
+/* --- reductions: fake_reduce.c ------------------------------------------------------------------------------------------------ */
 
-typedef union number {
-    long double real; /* at least as wide as what the kernels add in */
-    uint64_t integer;
-} number;
-
-typedef struct sum {
-    size_t size;     /* bytes of an element */
-    uint32_t along;  /* elements of a reduction unit */
-    uint32_t across; /* outputs of an output unit */
-    void (*add)(number *total, const char *element);
-    void (*store)(char *out, const number *total, uint32_t how);
-} sum;
-
-static uint64_t reduced_length(const um_sum_params *p, uint32_t d) {
-    return p->wide ? (uint64_t)p->reduced[d].magic << 32 | p->reduced[d].value : p->reduced[d].value;
-}
-
-static const char *use_sum_input(const um_sum_params *p, const sum *kernel) {
-    const size_t unit = kernel->size * kernel->along * kernel->across;
-    extent range = {0, (int64_t)(unit + p->tail * kernel->size)};
-    uint64_t units = 1, outputs = 1;
-    require_aligned(p->in, unit);
-    for (uint32_t d = 0; d < p->kept_ndim; d++) {
-        extend(&range, p->kept[d].value, p->kept_in[d]);
-        outputs *= p->kept[d].value;
-        if (p->kept[d].value > 1) {
-            require_aligned((const char *)(uintptr_t)p->kept_in[d], unit);
-        }
-    }
-    for (uint32_t d = 0; d < p->reduced_ndim; d++) {
-        extend(&range, reduced_length(p, d), p->reduced_in[d]);
-        units *= reduced_length(p, d);
-        if (reduced_length(p, d) > 1) {
-            require_aligned((const char *)(uintptr_t)p->reduced_in[d], unit);
-        }
-    }
-    require(units == p->units && outputs == p->outputs, "lengths do not match their product");
-    require(p->tail == 0 || (kernel->along > p->tail && p->reduced_ndim == 1), "bad tail");
-    return use_operand(p->in, range, false);
-}
-
-static char *use_sum_output(const um_sum_params *p, const sum *kernel, size_t size) {
-    extent range = {0, (int64_t)size};
-    if (p->splits > 1) {
-        range.high = (int64_t)p->outputs * kernel->across * p->splits * 8;
-        size = 8;
-    } else {
-        extend(&range, kernel->across, p->out_step);
-        for (uint32_t d = 0; d < p->kept_ndim; d++) {
-            extend(&range, p->kept[d].value, p->kept_out[d]);
-        }
-    }
-    require_aligned(p->out, size);
-    return use_operand(p->out, range, true);
-}
-
-static int64_t locate_reduced(const um_sum_params *p, uint64_t unit) {
-    int64_t offset = 0;
-    for (uint32_t d = 0; d < p->reduced_ndim; d++) {
-        uint64_t index = unit;
-        if (d + 1 < p->reduced_ndim) {
-            const uint64_t length = reduced_length(p, d);
-            unit = p->wide ? unit / length : um_divide((uint32_t)unit, p->reduced[d]);
-            index -= unit * length;
-        }
-        offset += (int64_t)index * p->reduced_in[d];
-    }
-    return offset;
-}
-
-/* One output unit, one split. */
-static void run_sum_split(const um_sum_params *p, const sum *kernel, const char *in, char *out, uint32_t output,
-                          uint32_t split) {
-    int64_t in_offset = 0, out_offset = 0;
-    uint32_t rest = output;
-    for (uint32_t d = 0; d < p->kept_ndim; d++) {
-        uint32_t index = rest;
-        if (d + 1 < p->kept_ndim) {
-            rest = um_divide(rest, p->kept[d]);
-            index -= rest * p->kept[d].value;
-        }
-        in_offset += index * p->kept_in[d];
-        out_offset += index * p->kept_out[d];
-    }
-    const uint64_t begin = split * p->chunk;
-    const uint64_t end = begin + p->chunk < p->units ? begin + p->chunk : p->units;
-    for (uint32_t a = 0; a < kernel->across; a++) {
-        number total;
-        memset(&total, 0, sizeof total);
-        for (uint64_t unit = begin; unit < end; unit++) {
-            const char *from = in + in_offset + locate_reduced(p, unit) + a * kernel->size;
-            for (uint32_t lane = 0; lane < kernel->along; lane++) {
-                kernel->add(&total, from + lane * kernel->size);
-            }
-        }
-        if (split + 1 == p->splits) {
-            const char *from = in + in_offset + (int64_t)p->units * p->reduced_in[0];
-            for (uint32_t lane = 0; lane < p->tail; lane++) {
-                kernel->add(&total, from + lane * kernel->size);
-            }
-        }
-        char *to = out + out_offset + a * p->out_step;
-        if (p->splits > 1) {
-            to = out + (((uint64_t)output * kernel->across + a) * p->splits + split) * 8;
-        }
-        kernel->store(to, &total, p->store);
-    }
-}
-
-static void run_sum(const unsigned grid[3], unsigned block, const um_sum_params *p, const sum *kernel,
-                    size_t result_size) {
-    require(block == UM_KERNEL_BLOCK, "block size");
-    require(grid[0] > 0 && grid[1] == p->splits, "the grid misses splits");
-    require(UM_KERNEL_BLOCK >> p->x_shift > 0 && p->chunk * p->splits >= p->units, "the splits miss units");
-    require(p->store == UM_SUM_PARTIAL ? p->splits > 1 : p->splits == 1, "kind of result");
-    const size_t out_size = p->store == UM_SUM_FLOAT32 ? sizeof(float) : result_size;
-    if (p->pack) {
-        const size_t unit = kernel->across * result_size;
-        require(kernel->across > 1 && p->store == UM_SUM_RESULT && p->out_step == (int64_t)result_size,
-                "packed outputs");
-        require_aligned(p->out, unit);
-        for (uint32_t d = 0; d < p->kept_ndim; d++) {
-            require(p->kept[d].value == 1 || p->kept_out[d] % (int64_t)unit == 0, "misaligned outputs");
-        }
-    }
-    const char *in = use_sum_input(p, kernel);
-    char *out = use_sum_output(p, kernel, out_size);
-    for (uint32_t output = 0; output < p->outputs; output++) {
-        for (uint32_t split = 0; split < p->splits; split++) {
-            run_sum_split(p, kernel, in, out, output, split);
-        }
-    }
-}
-
-static void store_real(char *out, const number *total, uint32_t how) {
-    if (how == UM_SUM_FLOAT32) {
-        const float x = (float)total->real;
-        memcpy(out, &x, sizeof x);
-    } else {
-        const double x = (double)total->real;
-        memcpy(out, &x, sizeof x);
-    }
-}
-
-static void store_f32(char *out, const number *total, uint32_t how) {
-    store_real(out, total, how == UM_SUM_RESULT ? UM_SUM_FLOAT32 : how);
-}
-
-static void store_f64(char *out, const number *total, uint32_t how) { store_real(out, total, how); }
-
-static void store_i64(char *out, const number *total, uint32_t how) {
-    require(how != UM_SUM_FLOAT32, "kind of result");
-    memcpy(out, &total->integer, sizeof total->integer);
-}
-#define store_i32 store_i64
-
-#define FIELD_float(x)    (total->real += (long double)(x))
-#define FIELD_double(x)   (total->real += (long double)(x))
-#define FIELD_uint64_t(x) (total->integer += (uint64_t)(x))
-#define RESULT_SIZE_f32   4
-#define RESULT_SIZE_f64   8
-#define RESULT_SIZE_i32   8
-#define RESULT_SIZE_i64   8
-
-#define DEFINE_SUM_KERNEL(token, suffix, type, along, across)                                                          \
-    static void run_sum_##token##_##suffix(const unsigned grid[3], unsigned block, void **params) {                    \
-        run_sum(grid, block, params[0], &(const sum){sizeof(type), along, across, add_##token, store_##token},         \
-                RESULT_SIZE_##token);                                                                                  \
-    }
-#define DEFINE_SUM(token, enumerator, type, value, partial)                                                            \
-    static void add_##token(number *total, const char *element) {                                                      \
-        type x;                                                                                                        \
-        memcpy(&x, element, sizeof x);                                                                                 \
-        FIELD_##value(x);                                                                                              \
-    }                                                                                                                  \
-    DEFINE_SUM_KERNEL(token, elem, type, 1, 1)                                                                         \
-    DEFINE_SUM_KERNEL(token, row, type, UM_VECTOR_BYTES / sizeof(type), 1)                                             \
-    DEFINE_SUM_KERNEL(token, col, type, 1, UM_VECTOR_BYTES / sizeof(type))
-UM_FOR_EACH_SUM(DEFINE_SUM)
+#define DECLARE_REDUCE(name, token)                                                                                    \
+    void fakecu_##name##_##token##_elem(const unsigned grid[3], unsigned block, void **params);                        \
+    void fakecu_##name##_##token##_row(const unsigned grid[3], unsigned block, void **params);                         \
+    void fakecu_##name##_##token##_col(const unsigned grid[3], unsigned block, void **params);
+UM_FOR_EACH_REDUCE(DECLARE_REDUCE)
 
 /* --- random numbers -------------------------------------------------------------------------------------------------------------- */
 
@@ -418,7 +210,7 @@ UM_FOR_EACH_DRAW(DEFINE_DRAW)
 /* --- the table ---------------------------------------------------------------------------------------------------------------- */
 
 static const size_t elementwise_sizes[] = {sizeof(um_elementwise_params)};
-static const size_t sum_sizes[] = {sizeof(um_sum_params)};
+static const size_t reduce_sizes[] = {sizeof(um_reduce_params)};
 static const size_t draw_sizes[] = {sizeof(um_draw_params)};
 static const size_t evaluate_sizes[] = {sizeof(um_evaluate_params)};
 
@@ -442,9 +234,12 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 #define WHERE_PAIR(size) PAIR(where_##size)
             UM_FOR_EACH_COPY(WHERE_PAIR)
 
-#define SUM_ENTRIES(token, enumerator, type, value, partial)                                                           \
-    ENTRY(sum_##token##_elem, sum_sizes) ENTRY(sum_##token##_row, sum_sizes) ENTRY(sum_##token##_col, sum_sizes)
-                UM_FOR_EACH_SUM(SUM_ENTRIES)
+#define REDUCE_ENTRY(name, token, suffix)                                                                              \
+    {"um_" #name "_" #token "_" #suffix, fakecu_##name##_##token##_##suffix, 1, reduce_sizes},
+#define REDUCE_ENTRIES(name, token)                                                                                    \
+    REDUCE_ENTRY(name, token, elem)                                                                                    \
+    UM_IF_PACKS(token, REDUCE_ENTRY(name, token, row) REDUCE_ENTRY(name, token, col))
+            UM_FOR_EACH_REDUCE(REDUCE_ENTRIES)
 
 #define DRAW_ENTRY(name, type, lanes) ENTRY(draw_##name##_kernel, draw_sizes)
                     UM_FOR_EACH_DRAW(DRAW_ENTRY)

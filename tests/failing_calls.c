@@ -104,7 +104,7 @@
     CALL(PyErr_CheckSignals) CALL(PyErr_NormalizeException) CALL(PyException_GetTraceback) CALL(PyException_SetTraceback)        \
     CALL(PyInterpreterState_Get) CALL(PyInterpreterState_Main) CALL(Py_AddPendingCall) CALL(PyThread_get_thread_ident) CALL(PyType_GetModule) CALL(PyType_GetModuleState)                                 \
     CALL(PyType_IsSubtype) CALL(PyUnicode_CompareWithASCIIString) CALL(Py_IsInitialized) CALL(_Py_Dealloc)             \
-    CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing)
+    CALL(_Py_IsFinalizing) CALL(Py_IsFinalizing) CALL(PyComplex_AsCComplex) CALL(PyLong_AsUnsignedLongLong) /* of exact types */
 
 /* clang-format on */
 

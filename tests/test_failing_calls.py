@@ -318,6 +318,7 @@ SMALL_SCENARIOS = {
     "run directly": lambda s: (s.umem._core.run("add", (s.small, s.small), s.small), s.umem._core.run("negative", (np.float32(2),), s.small)),
     "cast directly": lambda s: (s.umem._core.cast(s.numbers, s.small), s.umem._core.cast(np.float64(2), s.small)),
     "sum_into directly": lambda s: s.umem._core.sum_into(s.small, (1,), s.umem.zeros(4, "f4")),
+    "reductions": lambda s: (s.numbers.argmax(), s.small.var(0), s.a.min(), s.a.std(), np.count_nonzero(s.a), np.linalg.norm(s.a), s.small.prod(1)),
     "as ctypes": lambda s: s.small.ctypes.shape[0],
 }  # fmt: skip
 

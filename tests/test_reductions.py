@@ -103,6 +103,7 @@ class TestShapes:
     #: long enough for partial results in each way of reading, with tails, broadcast, without elements
     SHAPES = [(100_003,), (1, 70_001), (3, 30_000), (30_000, 3), (5000, 16), (16, 5000), (2, 3, 4, 5), (257, 33)]
 
+    @pytest.mark.backends("fake")
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_long(self, umem, dtype, shape):
@@ -118,7 +119,7 @@ class TestShapes:
                     expected = getattr(x, name)(axis)
                 assert_equal(getattr(a, name)(axis), expected)
             assert_equal(np.count_nonzero(a, axis), np.count_nonzero(x, axis))
-            wide = x.astype("f4") if dtype == "f2" else x
+            wide = x.astype("c16" if np.dtype(dtype).kind == "c" else "f8")
             for name in ("mean", "var", "std"):
                 expected = np.asarray(getattr(wide, name)(axis)).astype(getattr(x, name)(axis).dtype)[()]
                 assert_equal(getattr(a, name)(axis), expected, {"f2": 2e-3, "f4": 1e-5, "c8": 1e-5}.get(dtype, 1e-12))
@@ -126,7 +127,8 @@ class TestShapes:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_broadcast(self, umem, dtype):
         row = umem.array(numbers(dtype, (6,)))
-        for a in (umem.broadcast_to(row, (5, 6)), umem.broadcast_to(row[:1], (7, 9))) if hasattr(umem, "broadcast_to") else (np.broadcast_to(row, (5, 6)),):
+        for a in (np.broadcast_to(row, (5, 6)), np.broadcast_to(row[:1], (7, 9))):
+            assert type(a) is umem.ndarray
             n = np.asarray(a)
             for name in ("sum", "min", "argmax", "all", "var"):
                 for axis in (None, 0, 1):
@@ -146,6 +148,7 @@ class TestShapes:
             else:
                 assert_equal(getattr(a, name)(axis), expected)
 
+    @pytest.mark.backends("fake")
     def test_offsets(self, umem):
         """Every alignment of a vector's beginning, and every tail."""
         for dtype in DTYPES:
@@ -165,8 +168,8 @@ class TestValues:
         special = [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, np.finfo(dtype).tiny, np.finfo(dtype).smallest_subnormal]
         for values in itertools.product(special, repeat=3):
             x = np.array([*values, *values[::-1]] * 3, dtype)
-            if name == "prod" and np.isfinite(x).all():
-                continue  # which products underflow depends on the order
+            if name in ("sum", "prod", "mean") and np.isfinite(x).all():
+                continue  # the last bits, and which products underflow, depend on the order
             assert_equal(getattr(umem.array(x), name)(), getattr(x, name)(), 0 if name != "mean" else 1e-3)
 
     @pytest.mark.parametrize("name", ["argmin", "argmax", "min", "max", "any", "all"])
@@ -219,6 +222,7 @@ class TestValues:
             theirs = np.abs(x.sum(axis, "f4" if dtype == "f2" else None).astype(dtype) - exact).max()
             assert ours <= theirs + np.abs(exact).max() * np.finfo(dtype).eps
 
+    @pytest.mark.backends("fake")
     def test_half_precision_is_not_computed_in_half_precision(self, umem):
         a = umem.full(1 << 17, 1.5, "f2")
         assert a.mean() == 1.5
@@ -250,7 +254,7 @@ class TestArguments:
                     expected = ufunc.reduce(x, **options)
             except Exception as error:
                 with pytest.raises(type(error)):
-                    ufunc.reduce(a, **options)
+                    a.__array_ufunc__(ufunc, "reduce", a, **options)  # NumPy leaks operands of ufunc.reduce when that raises
             else:
                 assert_equal(ufunc.reduce(a, **options), expected, tolerance_of("prod", dtype) if ufunc is np.multiply else 0)
 
@@ -266,8 +270,9 @@ class TestArguments:
                 try:
                     expected = ufunc.reduce(x, **theirs)
                 except Exception as error:
+                    ours = {**ours, "out": (out,)} if "out" in ours else ours
                     with pytest.raises(type(error)):
-                        ufunc.reduce(umem.array(x), **ours)
+                        umem.ndarray.__array_ufunc__(umem.ones(1), ufunc, "reduce", umem.array(x), **ours)
                 else:
                     result = ufunc.reduce(umem.array(x), **ours)
                     assert ("out" not in ours) or result is out
@@ -371,7 +376,7 @@ class TestOnTheGPU:
         result = getattr(a, name)(axis=0)
         assert fake.counter("launches") > before
         umem.synchronize()
-        assert a.residency()["cuda:0"] >= a.nbytes // 2 if "cuda:0" in a.residency() else True
+        assert a.residency().host == 0  # NumPy would have had to get it
         assert type(result) is umem.ndarray
 
     def test_names_and_types(self, umem):

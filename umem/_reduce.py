@@ -247,9 +247,9 @@ def _result_dtype(name: str, own: Dtype, dtype: Any, out: Any) -> Dtype | None:
     if dtype is not None:
         dtype = np.dtype(dtype)
     if name in ("any", "all"):
-        return _BOOL if dtype in (None, _BOOL) else None
+        return _BOOL if dtype is None or dtype == _BOOL else None
     if name in ("min", "max"):
-        return own if dtype in (None, own) else None
+        return own if dtype is None or dtype == own else None
     if dtype is None:
         return _wide(own) if own.kind in "biu" else own
     if own.kind in "biu" and dtype.kind in "iu":

@@ -593,6 +593,7 @@ template <int Across, typename A>
 __device__ __forceinline__ void merge_threads(const um_reduce_params &p, uint32_t y, uint32_t y_width,
                                               A (&totals)[Across]) {
     if (!p.x_fast && y_width <= 32) { /* neighbours in a warp */
+#pragma unroll 1 /* half the registers */
         for (uint32_t distance = y_width / 2; distance > 0; distance /= 2) {
 #pragma unroll
             for (int a = 0; a < Across; a++) {
@@ -610,6 +611,7 @@ __device__ __forceinline__ void merge_threads(const um_reduce_params &p, uint32_
 #pragma unroll
     for (int group = 0; group < Across; group += Group) {
         __syncthreads(); /* the last group's totals have been read */
+#pragma unroll 1
         for (uint32_t distance = y_width / 2; distance > 0; distance /= 2) {
             if (y >= distance && y < 2 * distance) {
 #pragma unroll

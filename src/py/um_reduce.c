@@ -145,15 +145,19 @@ PyDoc_STRVAR(reduce_into_doc,
 
 static int find_reduction(PyObject *name, um_reduction *out) {
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
-    for (int i = 0; text != NULL && i < UM_REDUCTION_COUNT; ++i) {
+    if (text == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_TypeError, "name must be a str, not '%.100s'", Py_TYPE(name)->tp_name);
+        }
+        return -1;
+    }
+    for (int i = 0; i < UM_REDUCTION_COUNT; ++i) {
         if (strcmp(text, um_reduction_name((um_reduction)i)) == 0) {
             *out = (um_reduction)i;
             return 0;
         }
     }
-    if (!PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "name: there is no reduction called %R", name);
-    }
+    PyErr_Format(PyExc_ValueError, "name: there is no reduction called %R", name);
     return -1;
 }
 

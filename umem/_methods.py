@@ -104,7 +104,11 @@ def _ufunc_reduction(name: str, ufunc: np.ufunc, parameters: tuple[str, ...]) ->
 
     def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
         options = dict(zip(parameters, args, strict=False))
-        if len(args) > len(parameters) or options.keys() & kwargs.keys() or not kwargs.keys() <= accepted:
+        if (
+            len(args) > len(parameters)
+            or options.keys() & kwargs.keys()
+            or not kwargs.keys() <= accepted
+        ):
             return in_numpy(self, *args, **kwargs)  # raises TypeError
         options.update(kwargs)
         options = {key: value for key, value in options.items() if value is not _NO_VALUE}

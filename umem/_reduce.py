@@ -104,7 +104,9 @@ def count_nonzero(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
     return _WHOLE_COUNT(target[()]) if axis is None else target[()]
 
 
-def mean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
+) -> Any:
     """As ndarray.mean."""
     if not has_elements(a) or dtype is not None or out is not None or not is_plain_axis(axis):
         return NotImplemented

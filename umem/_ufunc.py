@@ -10,7 +10,6 @@ NumPy decides types and rules; what differs is who computes, and where the resul
 
 from __future__ import annotations
 
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

@@ -33,7 +33,9 @@ static um_dtype real_part(um_dtype dtype) {
     return dtype == UM_COMPLEX64 ? UM_FLOAT32 : dtype == UM_COMPLEX128 ? UM_FLOAT64 : dtype;
 }
 
-static um_dtype as_unsigned(um_dtype dtype) { return dtype == UM_BOOL ? UM_UINT8 : is_signed(dtype) ? dtype + 1 : dtype; }
+static um_dtype as_unsigned(um_dtype dtype) {
+    return dtype == UM_BOOL ? UM_UINT8 : is_signed(dtype) ? dtype + 1 : dtype;
+}
 
 /* The sign bit of each number in 8 bytes. */
 static uint64_t sign_bits(um_dtype dtype) {
@@ -66,7 +68,7 @@ bool um_reduce_result(um_reduction reduction, um_dtype dtype, um_dtype *result) 
     case UM_REDUCE_squares: *result = real_part(dtype); break;
     case UM_REDUCE_sum:
     case UM_REDUCE_prod:
-        *result = is_float(dtype) || is_complex(dtype) ? dtype
+        *result = is_float(dtype) || is_complex(dtype)   ? dtype
                   : is_signed(dtype) || dtype == UM_BOOL ? UM_INT64
                                                          : UM_UINT64;
         break;
@@ -132,11 +134,9 @@ static recipe choose_recipe(um_reduction reduction, um_dtype dtype, um_dtype res
     case UM_REDUCE_all: return count_recipe(dtype, UM_STORE_ALL);
     case UM_REDUCE_argmin: return min_recipe(dtype, true, false);
     case UM_REDUCE_argmax: return min_recipe(dtype, true, true);
-    case UM_REDUCE_min:
-        return dtype == UM_BOOL ? count_recipe(dtype, UM_STORE_ALL) : min_recipe(dtype, false, false);
+    case UM_REDUCE_min: return dtype == UM_BOOL ? count_recipe(dtype, UM_STORE_ALL) : min_recipe(dtype, false, false);
     case UM_REDUCE_max: return dtype == UM_BOOL ? count_recipe(dtype, UM_STORE_ANY) : min_recipe(dtype, false, true);
-    default:
-        return dtype == UM_BOOL ? count_recipe(dtype, UM_STORE_SAME) : total_recipe(UM_REDUCER_sum, dtype, result);
+    default: return dtype == UM_BOOL ? count_recipe(dtype, UM_STORE_SAME) : total_recipe(UM_REDUCER_sum, dtype, result);
     }
 }
 
@@ -354,8 +354,7 @@ static um_status launch_second_pass(reduce_work *work, um_plan *kept, uint32_t s
         kept->strides[d][0] = stride;
         stride *= kept->shape[d];
     }
-    um_plan reduced = {
-        .used = 1, .memory = 1, .ndim = 1, .shape = {splits}, .strides = {{(int64_t)how->partial_size}}};
+    um_plan reduced = {.used = 1, .memory = 1, .ndim = 1, .shape = {splits}, .strides = {{(int64_t)how->partial_size}}};
     reduce_layout layout = {
         .kernel = KERNEL_ELEM,
         .along = 1,
@@ -575,11 +574,11 @@ um_status um_kernel_reduce(um_context *ctx, um_stream *stream, um_reduction whic
     }
     const size_t itemsize = um_dtype_size(inputs[0].dtype), result_size = um_dtype_size(out->dtype);
     reduce_work work = {.call = &call,
-                      .recipe = choose_recipe(which, inputs[0].dtype, out->dtype),
-                      .itemsize = itemsize,
-                      .result_size = result_size,
-                      .in_order = which == UM_REDUCE_argmin || which == UM_REDUCE_argmax,
-                      .has_mean = which == UM_REDUCE_squares};
+                        .recipe = choose_recipe(which, inputs[0].dtype, out->dtype),
+                        .itemsize = itemsize,
+                        .result_size = result_size,
+                        .in_order = which == UM_REDUCE_argmin || which == UM_REDUCE_argmax,
+                        .has_mean = which == UM_REDUCE_squares};
     um_call_add_operand(&call, &inputs[0], ndim, shape, itemsize, false);
     um_call_add_operand(&call, out, ndim, out_shape, result_size, true);
     if (work.has_mean) {

@@ -106,7 +106,7 @@ template <> __device__ __forceinline__ float smaller(float a, float b) {
 #endif
 
 /* No element is larger. */
-template <typename T> __device__ __forceinline__ T largest() { return (T)~(T)0; }
+template <typename T> __device__ __forceinline__ T largest() { return (T) ~(T)0; }
 template <> __device__ __forceinline__ um_f16 largest() { return {0x7c00}; }
 template <> __device__ __forceinline__ float largest() { return INFINITY; }
 template <> __device__ __forceinline__ double largest() { return INFINITY; }
@@ -321,7 +321,9 @@ template <typename T> struct reduce_squares : reduce_base<T> {
     typedef sum_of<Value> Accumulator;
     typedef typename squares_type<T>::type Own;
     static constexpr bool has_mean = true;
-    static __device__ __forceinline__ Value load(T x, Mean mean) { return square_of<Mean>::distance(value_of(x), mean); }
+    static __device__ __forceinline__ Value load(T x, Mean mean) {
+        return square_of<Mean>::distance(value_of(x), mean);
+    }
     static __device__ __forceinline__ Value combine(Value a, Value b) { return a + b; }
     static __device__ __forceinline__ Own own(const Accumulator &a) { return own_type<Own>::from(a.total()); }
 };
@@ -593,7 +595,7 @@ template <int Across, typename A>
 __device__ __forceinline__ void merge_threads(const um_reduce_params &p, uint32_t y, uint32_t y_width,
                                               A (&totals)[Across]) {
     if (!p.x_fast && y_width <= 32) { /* neighbours in a warp */
-#pragma unroll 1 /* half the registers */
+#pragma unroll 1                      /* half the registers */
         for (uint32_t distance = y_width / 2; distance > 0; distance /= 2) {
 #pragma unroll
             for (int a = 0; a < Across; a++) {
@@ -672,7 +674,8 @@ __device__ __forceinline__ void store_results(const um_reduce_params &p, uint32_
 #pragma unroll
     for (int a = 0; a < Across; a++) {
         const uint64_t element = (uint64_t)output * Across + (uint32_t)a;
-        store_result<Reduce>(p, element, p.out + out_offset + a * p.out_step, element * p.splits + blockIdx.y, totals[a]);
+        store_result<Reduce>(p, element, p.out + out_offset + a * p.out_step, element * p.splits + blockIdx.y,
+                             totals[a]);
     }
 }
 

@@ -135,13 +135,14 @@ static PyObject *reduce_into(um_state *state, um_reduction reduction, PyObject *
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(reduce_into_doc,
-             "reduce_into($module, name, src, axes, out, mean=None, /)\n--\n\n"
-             "Reduce `src` over the tuple `axes` into `out`, whose shape is that of `src` without the axes, or with 1 in "
-             "their place.\n\n"
-             "`out` has the dtype that `reduce_dtype` gives; sum, prod and squares of floats can have any of the kind. "
-             "squares is the sum of abs(src - mean)**2, `mean` an array like `out` in the dtype that is computed with. "
-             "`out` may not overlap the others.");
+PyDoc_STRVAR(
+    reduce_into_doc,
+    "reduce_into($module, name, src, axes, out, mean=None, /)\n--\n\n"
+    "Reduce `src` over the tuple `axes` into `out`, whose shape is that of `src` without the axes, or with 1 in "
+    "their place.\n\n"
+    "`out` has the dtype that `reduce_dtype` gives; sum, prod and squares of floats can have any of the kind. "
+    "squares is the sum of abs(src - mean)**2, `mean` an array like `out` in the dtype that is computed with. "
+    "`out` may not overlap the others.");
 
 static int find_reduction(PyObject *name, um_reduction *out) {
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;

@@ -560,6 +560,127 @@ static void test_sum_is_accurate(void) {
     um_block_unref(out_block);
 }
 
+/* --- other reductions ------------------------------------------------------------------------------------------------------------------ */
+
+/* Elements as numbers, small enough for every order of operations to give the same. */
+static long double number_at(um_dtype dtype, const char *at) {
+    double parts[2] = {0, 0};
+    if (dtype == UM_UINT64) { /* -1 and so on have become large */
+        uint64_t whole;
+        memcpy(&whole, at, sizeof whole);
+        return (long double)whole;
+    }
+    cast_one(dtype, dtype >= UM_COMPLEX64 ? UM_COMPLEX128 : UM_FLOAT64, at, (char *)parts);
+    return (long double)parts[0];
+}
+
+static int64_t as_integer(um_dtype dtype, long double x) {
+    return dtype == UM_UINT64 ? (int64_t)(uint64_t)x : (int64_t)x;
+}
+
+/* What a reduction makes of the elements so far and one more, by their real parts: those of complex numbers decide alone. */
+typedef struct outcome {
+    long double least, greatest;
+    int64_t place_of_least, place_of_greatest, count, nonzero;
+} outcome;
+
+static void note_element(outcome *so_far, long double x) {
+    if (so_far->count == 0 || x < so_far->least) {
+        so_far->least = x;
+        so_far->place_of_least = so_far->count;
+    }
+    if (so_far->count == 0 || x > so_far->greatest) {
+        so_far->greatest = x;
+        so_far->place_of_greatest = so_far->count;
+    }
+    so_far->count++;
+    so_far->nonzero += x != 0;
+}
+
+/* The axes that go, in C order, for the output at `index`. */
+static outcome reduce_one(const array *in, um_dtype dtype, int ndim, const int64_t *shape, const bool *reduced,
+                          const int64_t *index) {
+    int64_t at[UM_MAX_NDIM], inner[UM_MAX_NDIM], lengths[UM_MAX_NDIM];
+    outcome result = {.count = 0};
+    for (int d = 0; d < ndim; d++) {
+        inner[d] = 0;
+        lengths[d] = reduced[d] ? shape[d] : 1;
+    }
+    do {
+        for (int d = 0; d < ndim; d++) {
+            at[d] = reduced[d] ? inner[d] : index[d];
+        }
+        note_element(&result, number_at(dtype, expected_at(in, ndim, at)));
+    } while (next_index(ndim, lengths, inner));
+    return result;
+}
+
+static void check_reduction_of(um_reduction reduction, um_dtype dtype, int ndim, const int64_t *shape,
+                               const bool *reduced) {
+    int64_t out_shape[UM_MAX_NDIM], index[UM_MAX_NDIM] = {0};
+    array in, out;
+    um_dtype result;
+    for (int d = 0; d < ndim; d++) {
+        out_shape[d] = reduced[d] ? 1 : shape[d];
+    }
+    if (count_of(ndim, shape) == 0 || !um_reduce_result(reduction, dtype, &result)) {
+        return;
+    }
+    const size_t size = um_dtype_size(dtype), result_size = um_dtype_size(result);
+    UM_REQUIRE(make_array(&in, ndim, shape, dtype, size, SMALL_NUMBERS, true, size));
+    UM_REQUIRE(make_array(&out, ndim, out_shape, result, result_size, BYTES, false, result_size));
+    for (int d = 0; d < ndim; d++) {
+        out.strides[d] = reduced[d] ? 0 : out.strides[d];
+    }
+    do {
+        const outcome all = reduce_one(&in, dtype, ndim, shape, reduced, index);
+        char *at = expected_at(&out, ndim, index);
+        switch ((int)reduction) {
+        case UM_REDUCE_count: put_number(at, result, all.nonzero); break;
+        case UM_REDUCE_any: put_number(at, result, all.nonzero != 0); break;
+        case UM_REDUCE_all: put_number(at, result, all.nonzero == all.count); break;
+        case UM_REDUCE_argmin: put_number(at, result, all.place_of_least); break;
+        case UM_REDUCE_argmax: put_number(at, result, all.place_of_greatest); break;
+        case UM_REDUCE_min: put_number(at, result, as_integer(dtype, all.least)); break;
+        default: put_number(at, result, as_integer(dtype, all.greatest)); break;
+        }
+    } while (next_index(ndim, out_shape, index));
+    um_wait wait;
+    um_error err = {0};
+    in.operand.strides = in.strides;
+    out.operand.strides = out.strides;
+    UM_CHECK(ok(um_kernel_reduce(ctx, stream, reduction, ndim, shape, reduced, &in.operand, &out.operand, false, &wait,
+                                 &err),
+                &err));
+    finish(&wait);
+    if (!is_as_expected(&out)) {
+        printf("%s of %s, shape and axes:", um_reduction_name(reduction), um_dtype_name(dtype));
+        for (int d = 0; d < ndim; d++) {
+            printf(" %lld%s", (long long)shape[d], reduced[d] ? "-" : "");
+        }
+        printf("\n");
+        UM_CHECK(false);
+    }
+    free_array(&in);
+    free_array(&out);
+}
+
+static void test_reductions(void) {
+    static const um_reduction reductions[] = {UM_REDUCE_count, UM_REDUCE_any,    UM_REDUCE_all,   UM_REDUCE_min,
+                                              UM_REDUCE_max,   UM_REDUCE_argmin, UM_REDUCE_argmax};
+    for (int round = 0; round < 40; round += um_test_step()) {
+        for (int which = 0; which < 7 * UM_DTYPE_COUNT; which++) {
+            int64_t shape[UM_MAX_NDIM];
+            bool reduced[UM_MAX_NDIM];
+            const int ndim = make_shape(shape, round % 20 == 0 ? 100000 : 3000, round < 35 ? 4 : 13);
+            for (int d = 0; d < ndim; d++) {
+                reduced[d] = random_below(2) == 0;
+            }
+            check_reduction_of(reductions[which % 7], (um_dtype)(which / 7), ndim, shape, reduced);
+        }
+    }
+}
+
 /* --- misuse, tables ----------------------------------------------------------------------------------------------------------------------------- */
 
 static void test_refusals(void) {
@@ -744,6 +865,7 @@ int main(void) {
     UM_RUN(test_sum);
     UM_RUN(test_sum_of_many);
     UM_RUN(test_sum_is_accurate);
+    UM_RUN(test_reductions);
     UM_RUN(test_refusals);
     if (fake) {
         UM_RUN(test_failed_launch);

@@ -209,18 +209,18 @@ static void change_bits(unsigned char *x, size_t size, uint64_t bits, bool keep)
 
 /* Any element as numbers. */
 #define PARTS_integer(x, re_, im_, integer_) (*(integer_) = (uint64_t)(int64_t)(x), *(re_) = *(im_) = 0)
-#define PARTS_i8      PARTS_integer
-#define PARTS_u8      PARTS_integer
-#define PARTS_i16     PARTS_integer
-#define PARTS_u16     PARTS_integer
-#define PARTS_i32     PARTS_integer
-#define PARTS_u32     PARTS_integer
-#define PARTS_u64     PARTS_integer
-#define PARTS_f16(x, re_, im_, integer_)  (*(re_) = (long double)um_cast_f16_to_f32(x), *(im_) = 0, *(integer_) = 0)
-#define PARTS_f32(x, re_, im_, integer_)  (*(re_) = (long double)(x), *(im_) = 0, *(integer_) = 0)
-#define PARTS_f64                         PARTS_f32
-#define PARTS_c64(x, re_, im_, integer_)  (*(re_) = (long double)(x).re, *(im_) = (long double)(x).im, *(integer_) = 0)
-#define PARTS_c128                        PARTS_c64
+#define PARTS_i8                             PARTS_integer
+#define PARTS_u8                             PARTS_integer
+#define PARTS_i16                            PARTS_integer
+#define PARTS_u16                            PARTS_integer
+#define PARTS_i32                            PARTS_integer
+#define PARTS_u32                            PARTS_integer
+#define PARTS_u64                            PARTS_integer
+#define PARTS_f16(x, re_, im_, integer_)     (*(re_) = (long double)um_cast_f16_to_f32(x), *(im_) = 0, *(integer_) = 0)
+#define PARTS_f32(x, re_, im_, integer_)     (*(re_) = (long double)(x), *(im_) = 0, *(integer_) = 0)
+#define PARTS_f64                            PARTS_f32
+#define PARTS_c64(x, re_, im_, integer_) (*(re_) = (long double)(x).re, *(im_) = (long double)(x).im, *(integer_) = 0)
+#define PARTS_c128                       PARTS_c64
 
 static void start_sum(state *total) { (void)total; }
 
@@ -236,7 +236,11 @@ static void store_parts(const um_reduce_params *p, char *out, const state *total
         const double wide = (double)parts[i];
         const float single = (float)parts[i];
         const um_f16 half = um_cast_f64_to_f16(wide);
-        memcpy(out + (size_t)i * size, size == 2 ? (const void *)&half : size == 4 ? (const void *)&single : &wide, size);
+        memcpy(out + (size_t)i * size,
+               size == 2   ? (const void *)&half
+               : size == 4 ? (const void *)&single
+                           : &wide,
+               size);
     }
 }
 
@@ -253,23 +257,23 @@ static void store_complex(const um_reduce_params *p, char *out, const state *tot
     store_parts(p, out, total, true);
 }
 
-#define KIND_i8   integer
-#define KIND_u8   integer
-#define KIND_i16  integer
-#define KIND_u16  integer
-#define KIND_i32  integer
-#define KIND_u32  integer
-#define KIND_u64  integer
-#define KIND_f16  real
-#define KIND_f32  real
-#define KIND_f64  real
-#define KIND_c64  complex
-#define KIND_c128 complex
+#define KIND_i8         integer
+#define KIND_u8         integer
+#define KIND_i16        integer
+#define KIND_u16        integer
+#define KIND_i32        integer
+#define KIND_u32        integer
+#define KIND_u64        integer
+#define KIND_f16        real
+#define KIND_f32        real
+#define KIND_f64        real
+#define KIND_c64        complex
+#define KIND_c128       complex
 #define PARTIAL_integer 8
 #define PARTIAL_real    8
 #define PARTIAL_complex 16
-#define JOIN(a, b)   JOIN_(a, b)
-#define JOIN_(a, b)  a##b
+#define JOIN(a, b)      JOIN_(a, b)
+#define JOIN_(a, b)     a##b
 
 #define DEFINE_KERNEL_(name, token, suffix, ...)                                                                       \
     void fakecu_##name##_##token##_##suffix(const unsigned grid[3], unsigned block, void **params);                    \
@@ -321,18 +325,18 @@ static void store_complex(const um_reduce_params *p, char *out, const state *tot
 #define IS_COMPLEX_f64  false
 #define IS_COMPLEX_c64  true
 #define IS_COMPLEX_c128 true
-#define ROUND_u64(x)  (x)
-#define ROUND_f32(x)  ((long double)(float)(x))
-#define ROUND_f64(x)  ((long double)(double)(x))
-#define ROUND_c64(x)  ROUND_f32(x)
-#define ROUND_c128(x) ROUND_f64(x)
+#define ROUND_u64(x)    (x)
+#define ROUND_f32(x)    ((long double)(float)(x))
+#define ROUND_f64(x)    ((long double)(double)(x))
+#define ROUND_c64(x)    ROUND_f32(x)
+#define ROUND_c128(x)   ROUND_f64(x)
 
-#define MEAN_f16 f32
-#define MEAN_f32 f32
-#define MEAN_f64 f64
-#define MEAN_c64 c64
-#define MEAN_c128 c128
-#define DEFINE_squares(token) DEFINE_squares_(token, MEAN_##token)
+#define MEAN_f16                           f32
+#define MEAN_f32                           f32
+#define MEAN_f64                           f64
+#define MEAN_c64                           c64
+#define MEAN_c128                          c128
+#define DEFINE_squares(token)              DEFINE_squares_(token, MEAN_##token)
 #define DEFINE_squares_(token, mean_token) DEFINE_squares__(token, mean_token)
 #define DEFINE_squares__(token, mean_token)                                                                            \
     static void add_squares_##token(const um_reduce_params *p, state *total, const char *element, const char *mean,    \

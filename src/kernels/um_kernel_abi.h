@@ -21,27 +21,27 @@
 #define UM_FOR_EACH_REDUCER(X) X(sum) X(prod) X(squares) X(count) X(min) X(argmin)
 #define UM_FOR_EACH_REDUCE(X)  UM_FOR_EACH_TOTAL(X) UM_FOR_EACH_MIN(X, min) UM_FOR_EACH_MIN(X, argmin)
 #define UM_FOR_EACH_TOTAL(X)                                                                                           \
-    X(sum, i8) X(sum, u8) X(sum, i16) X(sum, u16) X(sum, i32) X(sum, u32) X(sum, u64)                                  \
-    X(sum, f16) X(sum, f32) X(sum, f64) X(sum, c64) X(sum, c128)                                                       \
-    X(prod, u64) X(prod, f32) X(prod, f64) X(prod, c64) X(prod, c128)                                                  \
-    X(squares, f16) X(squares, f32) X(squares, f64) X(squares, c64) X(squares, c128)                                   \
-    X(count, u8) X(count, u16) X(count, u32) X(count, u64) X(count, c128)
+    X(sum, i8)                                                                                                         \
+    X(sum, u8) X(sum, i16) X(sum, u16) X(sum, i32) X(sum, u32) X(sum, u64) X(sum, f16) X(sum, f32) X(sum, f64)         \
+        X(sum, c64) X(sum, c128) X(prod, u64) X(prod, f32) X(prod, f64) X(prod, c64) X(prod, c128) X(squares, f16)     \
+            X(squares, f32) X(squares, f64) X(squares, c64) X(squares, c128) X(count, u8) X(count, u16) X(count, u32)  \
+                X(count, u64) X(count, c128)
 #define UM_FOR_EACH_MIN(X, name)                                                                                       \
     X(name, u8) X(name, u16) X(name, u32) X(name, u64) X(name, f16) X(name, f32) X(name, f64) X(name, c64) X(name, c128)
 
 /* The argument where several elements of the token's type fit UM_VECTOR_BYTES. Others have *_elem kernels only. */
-#define UM_IF_PACKS(token, ...)  UM_IF_PACKS_##token(__VA_ARGS__)
-#define UM_IF_PACKS_i8(...)      __VA_ARGS__
-#define UM_IF_PACKS_u8(...)      __VA_ARGS__
-#define UM_IF_PACKS_i16(...)     __VA_ARGS__
-#define UM_IF_PACKS_u16(...)     __VA_ARGS__
-#define UM_IF_PACKS_i32(...)     __VA_ARGS__
-#define UM_IF_PACKS_u32(...)     __VA_ARGS__
-#define UM_IF_PACKS_u64(...)     __VA_ARGS__
-#define UM_IF_PACKS_f16(...)     __VA_ARGS__
-#define UM_IF_PACKS_f32(...)     __VA_ARGS__
-#define UM_IF_PACKS_f64(...)     __VA_ARGS__
-#define UM_IF_PACKS_c64(...)     __VA_ARGS__
+#define UM_IF_PACKS(token, ...) UM_IF_PACKS_##token(__VA_ARGS__)
+#define UM_IF_PACKS_i8(...)     __VA_ARGS__
+#define UM_IF_PACKS_u8(...)     __VA_ARGS__
+#define UM_IF_PACKS_i16(...)    __VA_ARGS__
+#define UM_IF_PACKS_u16(...)    __VA_ARGS__
+#define UM_IF_PACKS_i32(...)    __VA_ARGS__
+#define UM_IF_PACKS_u32(...)    __VA_ARGS__
+#define UM_IF_PACKS_u64(...)    __VA_ARGS__
+#define UM_IF_PACKS_f16(...)    __VA_ARGS__
+#define UM_IF_PACKS_f32(...)    __VA_ARGS__
+#define UM_IF_PACKS_f64(...)    __VA_ARGS__
+#define UM_IF_PACKS_c64(...)    __VA_ARGS__
 #define UM_IF_PACKS_c128(...)
 
 /* --- shapes --------------------------------------------------------------------------------------------------------- */
@@ -136,9 +136,10 @@ typedef struct um_reduce_params {
     uint32_t x_shift;   /* x_width is 1 << x_shift, y_width UM_KERNEL_BLOCK >> x_shift */
     uint32_t x_fast;    /* neighbouring threads have neighbouring outputs; else neighbouring units of one output */
     uint32_t store;     /* um_reduce_store */
-    uint32_t pack;      /* *_col, splits is 1, `store` gives the kernel's own type (UM_STORE_SAME, or as float as the input): a unit's
+    uint32_t
+        pack; /* *_col, splits is 1, `store` gives the kernel's own type (UM_STORE_SAME, or as float as the input): a unit's
                          * outputs are consecutive and aligned to their size together */
-    uint32_t wide;      /* units exceed UM_KERNEL_MAX_UNITS: reduced[] holds 64-bit lengths, (magic << 32) | value */
+    uint32_t wide; /* units exceed UM_KERNEL_MAX_UNITS: reduced[] holds 64-bit lengths, (magic << 32) | value */
     uint32_t kept_ndim, reduced_ndim; /* at least 1 */
     um_divisor kept[UM_REDUCE_KEPT_NDIM];
     um_divisor reduced[UM_REDUCE_REDUCED_NDIM];

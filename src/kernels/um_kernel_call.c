@@ -45,8 +45,8 @@ static const char *const kernel_names[UM_SLOT_COUNT] = {
 #define REDUCE_SLOT(name, token) UM_SLOT_REDUCE((int)UM_REDUCER_##name, (int)UM_DTYPE_##token)
 #define REDUCE(name, token)                                                                                            \
     [REDUCE_SLOT(name, token)] = "um_" #name "_" #token "_elem",                                                       \
-    UM_IF_PACKS(token, [REDUCE_SLOT(name, token) + 1] = "um_" #name "_" #token "_row",                                 \
-                [REDUCE_SLOT(name, token) + 2] = "um_" #name "_" #token "_col", )
+                       UM_IF_PACKS(token, [REDUCE_SLOT(name, token) + 1] = "um_" #name "_" #token "_row",              \
+                                   [REDUCE_SLOT(name, token) + 2] = "um_" #name "_" #token "_col", )
                 UM_FOR_EACH_REDUCE(REDUCE)
 
 #define DRAW(name, type, lanes) "um_draw_" #name "_kernel",

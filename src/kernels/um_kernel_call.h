@@ -15,13 +15,13 @@ enum {
 
 /* Kernels by number: um_kernel_name(slot) is the symbol, and the context keeps the loaded handle under the same number. */
 enum {
-    UM_SLOT_OPS = 0,                                                      /* op, dtype, {elem, vec} */
-    UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,       /* from, to, {elem, vec} */
-    UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2, /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2,                              /* log2 of itemsize, {elem, vec} */
-    UM_SLOT_REDUCERS = UM_SLOT_WHERES + 5 * 2,                            /* reducer, dtype, {elem, row, col} */
+    UM_SLOT_OPS = 0,                                                           /* op, dtype, {elem, vec} */
+    UM_SLOT_CASTS = UM_SLOT_OPS + UM_OP_COUNT * UM_DTYPE_COUNT * 2,            /* from, to, {elem, vec} */
+    UM_SLOT_COPIES = UM_SLOT_CASTS + UM_DTYPE_COUNT * UM_DTYPE_COUNT * 2,      /* log2 of itemsize, {elem, vec} */
+    UM_SLOT_WHERES = UM_SLOT_COPIES + 5 * 2,                                   /* log2 of itemsize, {elem, vec} */
+    UM_SLOT_REDUCERS = UM_SLOT_WHERES + 5 * 2,                                 /* reducer, dtype, {elem, row, col} */
     UM_SLOT_RANDOM = UM_SLOT_REDUCERS + UM_REDUCER_COUNT * UM_DTYPE_COUNT * 3, /* um_draw */
-    UM_SLOT_EVALUATE = UM_SLOT_RANDOM + UM_DRAW_COUNT,                    /* machines of UM_FOR_EACH_EVALUATE */
+    UM_SLOT_EVALUATE = UM_SLOT_RANDOM + UM_DRAW_COUNT,                         /* machines of UM_FOR_EACH_EVALUATE */
     UM_SLOT_COUNT = UM_SLOT_EVALUATE + 3,
 };
 

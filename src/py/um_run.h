@@ -48,7 +48,7 @@ um_ndarray *um_array_argument(um_state *state, PyObject *object, const char *arg
 int um_check_operand_dtype(um_ndarray *array, const char *argument, um_dtype *out);
 int um_check_writable(const um_ndarray *array, const char *argument);
 
-int um_reduce_add(PyObject *module); /* called by um_run_add */
+int um_reduce_add(PyObject *module);               /* called by um_run_add */
 int um_run_add(PyObject *module, um_state *state); /* called by um_functions_add */
 
 #endif

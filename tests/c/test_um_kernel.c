@@ -492,7 +492,9 @@ static void check_sum_of(um_dtype dtype, int ndim, const int64_t *shape, const b
     um_error err = {0};
     in.operand.strides = in.strides;
     out.operand.strides = out.strides;
-    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, ndim, shape, reduced, &in.operand, &out.operand, false, &wait, &err), &err));
+    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, ndim, shape, reduced, &in.operand, &out.operand, false,
+                                 &wait, &err),
+                &err));
     finish(&wait);
     if (!is_as_expected(&out)) {
         printf("sum of type %d, shape and axes:", (int)dtype);
@@ -548,12 +550,16 @@ static void test_sum_is_accurate(void) {
     const um_operand out = {
         .block = out_block, .data = um_block_ptr(out_block), .dtype = UM_FLOAT32, .strides = &stride};
     um_wait wait;
-    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    UM_CHECK(ok(
+        um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err),
+        &err));
     finish(&wait);
     const float sum = *(const float *)(const void *)um_block_ptr(out_block);
     UM_CHECK(fabs((double)sum - exact) <= exact * 0x1p-23);
     x[12345] = INFINITY;
-    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    UM_CHECK(ok(
+        um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err),
+        &err));
     finish(&wait);
     UM_CHECK(*(const float *)(const void *)um_block_ptr(out_block) == INFINITY);
     um_block_unref(in_block);
@@ -649,9 +655,9 @@ static void check_reduction_of(um_reduction reduction, um_dtype dtype, int ndim,
     um_error err = {0};
     in.operand.strides = in.strides;
     out.operand.strides = out.strides;
-    UM_CHECK(ok(um_kernel_reduce(ctx, stream, reduction, ndim, shape, reduced, &in.operand, &out.operand, false, &wait,
-                                 &err),
-                &err));
+    UM_CHECK(ok(
+        um_kernel_reduce(ctx, stream, reduction, ndim, shape, reduced, &in.operand, &out.operand, false, &wait, &err),
+        &err));
     finish(&wait);
     if (!is_as_expected(&out)) {
         printf("%s of %s, shape and axes:", um_reduction_name(reduction), um_dtype_name(dtype));
@@ -700,8 +706,8 @@ static void test_refusals(void) {
              UM_ERR_TYPE);
     UM_CHECK(um_kernel_elementwise(ctx, stream, UM_OP_negative, 1, &shape, integers, &good, false, &wait, &err) ==
              UM_ERR_TYPE);
-    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait, &err) ==
-             UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, (const bool[1]){true}, &odd, &good, false, &wait,
+                              &err) == UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 3, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 0, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
     UM_CHECK(um_kernel_copy(ctx, stream, 1, &shape, 32, &good, &good, false, &wait, &err) == UM_ERR_VALUE);
@@ -711,11 +717,15 @@ static void test_refusals(void) {
     UM_CHECK(um_kernel_cast(ctx, stream, 1, &shape, &odd, &good, false, &wait, &err) == UM_ERR_VALUE);
     const bool reduced[1] = {true};
     const um_operand immediate = {.dtype = UM_FLOAT64};
-    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &immediate, &good, false, &wait, &err) == UM_ERR_VALUE);
-    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &immediate, false, &wait, &err) == UM_ERR_VALUE);
-    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &integers[0], false, &wait, &err) == UM_ERR_TYPE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &immediate, &good, false, &wait, &err) ==
+             UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &immediate, false, &wait, &err) ==
+             UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &integers[0], false, &wait,
+                              &err) == UM_ERR_TYPE);
     odd.dtype = UM_FLOAT64;
-    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &odd, false, &wait, &err) == UM_ERR_VALUE);
+    UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &shape, reduced, &good, &odd, false, &wait, &err) ==
+             UM_ERR_VALUE);
     um_block_unref(block);
 }
 
@@ -757,12 +767,14 @@ static um_status do_cast(const job *at, um_wait *wait, um_error *err) {
 }
 
 static um_status do_sum(const job *at, um_wait *wait, um_error *err) {
-    return um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 2, at->shape, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
+    return um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 2, at->shape, (const bool[2]){true, true}, &at->a, &at->small,
+                            false, wait, err);
 }
 
 static um_status do_sum_of_nothing(const job *at, um_wait *wait, um_error *err) {
     const int64_t none[2] = {0, 1};
-    return um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 2, none, (const bool[2]){true, true}, &at->a, &at->small, false, wait, err);
+    return um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 2, none, (const bool[2]){true, true}, &at->a, &at->small, false,
+                            wait, err);
 }
 
 /* Each call of the driver fails in turn: an error or none, nothing to wait for after one, and it works when none fails. */
@@ -816,11 +828,14 @@ static void test_failed_launch(void) {
     um_wait wait;
     for (unsigned long nth = 1; nth <= 2; nth++) {
         FAKE(fakecu_fail)("cuLaunchKernel", nth, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err) != UM_OK);
+        UM_CHECK(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait,
+                                  &err) != UM_OK);
         UM_CHECK(!wait.needed);
         UM_CHECK_CONTAINS(err.call, "cuLaunchKernel");
     }
-    UM_CHECK(ok(um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err), &err));
+    UM_CHECK(ok(
+        um_kernel_reduce(ctx, stream, UM_REDUCE_sum, 1, &count, (const bool[1]){true}, &in, &out, false, &wait, &err),
+        &err));
     finish(&wait);
     UM_CHECK(x[count] == count * (count - 1) / 2);
     um_block_unref(block);

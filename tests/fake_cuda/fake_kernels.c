@@ -239,7 +239,7 @@ const fakecu_kernel_entry fakecu_kernels[] = {
 #define REDUCE_ENTRIES(name, token)                                                                                    \
     REDUCE_ENTRY(name, token, elem)                                                                                    \
     UM_IF_PACKS(token, REDUCE_ENTRY(name, token, row) REDUCE_ENTRY(name, token, col))
-            UM_FOR_EACH_REDUCE(REDUCE_ENTRIES)
+                UM_FOR_EACH_REDUCE(REDUCE_ENTRIES)
 
 #define DRAW_ENTRY(name, type, lanes) ENTRY(draw_##name##_kernel, draw_sizes)
                     UM_FOR_EACH_DRAW(DRAW_ENTRY)

@@ -238,6 +238,7 @@ ULPS = {
         ("absolute", "power", "float_power", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
          "arcsin", "arccos", "arctan", "arctan2", "hypot", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh"), 4),
     "logaddexp": 8, "logaddexp2": 8,
+    "std": 4,  # a sum in another order
     "sign": 0,  # of complex numbers, a quotient
 }  # fmt: skip
 

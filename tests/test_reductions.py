@@ -218,6 +218,8 @@ class TestValues:
             x = np.array([*values, *values[::-1]] * 3, dtype)
             if name in ("sum", "prod", "mean") and np.isfinite(x).all():
                 continue  # the last bits, and which products underflow, depend on the order
+            if name == "prod" and np.isinf(x).any() and (abs(x) < 1).any():
+                continue  # so does whether there is a 0 when infinity comes
             assert_equal(
                 getattr(umem.array(x), name)(), getattr(x, name)(), 0 if name != "mean" else 1e-3
             )

@@ -416,7 +416,7 @@ ways = {
     "trim": umem.trim,
     "asarray": lambda: np.asarray(a),
     "array": lambda: np.array(a),
-    "ufunc": lambda: np.sin(a),
+    "ufunc": lambda: np.spacing(a),
     "item": lambda: a[0],
     "item()": lambda: a.item(5),
     "tolist": lambda: a.tolist(),

@@ -185,7 +185,7 @@ _UFUNC_REDUCTIONS = {
     "any": (np.logical_or, _TRUTH),
     "all": (np.logical_and, _TRUTH),
 }
-_KERNEL_REDUCTIONS = {
+_KERNEL_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "mean": _reduce.mean,
     "var": _reduce.var,
     "std": std,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NO_VALUE: Any = np._NoValue
 #: ufuncs whose reduce has kernels
-UFUNCS = {
+UFUNCS: dict[np.ufunc, str] = {
     np.add: "sum",
     np.multiply: "prod",
     np.minimum: "min",
@@ -242,12 +242,11 @@ def _is_target(out: Any, a: ndarray, shape: tuple[int, ...], dtype: Dtype) -> bo
     )
 
 
-def _result_dtype(name: str, own: Dtype, dtype: Any, out: Any) -> Dtype | None:
+def _result_dtype(name: str, own: Dtype, given: Any, out: Any) -> Dtype | None:
     """The dtype that NumPy gives the reduction, if kernels can."""
-    if dtype is None and out is not None and name in ("sum", "prod"):
-        dtype = out.dtype
-    if dtype is not None:
-        dtype = np.dtype(dtype)
+    if given is None and out is not None and name in ("sum", "prod"):
+        given = out.dtype
+    dtype: Dtype | None = None if given is None else np.dtype(given)
     if name in ("any", "all"):
         return _BOOL if dtype is None or dtype == _BOOL else None
     if name in ("min", "max"):

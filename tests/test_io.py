@@ -154,6 +154,12 @@ class TestBadFiles:
         with pytest.raises((ValueError, TypeError)):
             umem.save(tmp_path / "p.npy", [None, {}])
 
+    @pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\x80\x04]\x94."], ids=["text", "pickle"])
+    def test_other_files_are_named_as_such(self, umem, tmp_path, content):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(ValueError, match=r"neither a \.npy nor a \.npz file"):
+            umem.load(tmp_path / "other")
+
     @pytest.mark.parametrize(
         "content",
         [b"", b"\x93NUMPY", b"nonsense", b"\x93NUMPY\x09\x00", b"PK\x03\x04", b"\x80\x04N."],

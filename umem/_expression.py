@@ -252,6 +252,12 @@ class _Builder:
                 return "an expression has no indices: give the view a name first"
             case ast.Constant(value=value):
                 return f"an expression has numbers, no {type(value).__name__}"
+            case ast.BinOp():
+                return "there is no '@' in an expression: multiply matrices outside of it"
+            case ast.Compare():
+                return "there is no 'is' and no 'in' in an expression: use == or !="
+            case ast.List() | ast.Tuple():
+                return "an expression has no lists and no tuples: give an array a name first"
             case ast.Call():
                 return "only functions by their name can be called"
         return f"an expression has no {type(tree).__name__}"

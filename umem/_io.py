@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     File = str | os.PathLike[str] | IO[bytes]
 
 _CHUNK = 16 << 20  # bytes on the way to a file
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # how a .npz file begins; the second: an empty one
 
 
 def _opened(file: File, mode: str) -> AbstractContextManager[Any]:
@@ -91,7 +92,11 @@ def load(file: File, *, device: object = None, home: object = None) -> Any:
     """
     with _opened(file, "rb") as stream:
         start = stream.tell()
-        is_npy = stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
+        magic = stream.read(len(npy.MAGIC_PREFIX))
+        is_npy = magic == npy.MAGIC_PREFIX
+        if magic and not is_npy and not magic.startswith(_ZIP):
+            # NumPy takes it for a pickle, and recommends an argument that is not here.
+            raise ValueError("this is neither a .npy nor a .npz file; umem.load reads no pickles")
         stream.seek(start)
         described = _read_header(stream) if is_npy else None
         if described is not None:

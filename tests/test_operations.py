@@ -182,6 +182,19 @@ class TestFused:
         assert_same(umem.lerp(a, b, 1.0), b.numpy())
         assert umem.lerp(umem.array([1, 2]), 4, 0.5).tolist() == [2.5, 3]
 
+    def test_errors_name_the_function(self, umem):
+        a = umem.ones(3)
+        for args, kwargs in [
+            ((a, a), {}),
+            ((a, a), {"t": 1}),
+            ((a, a, a), {"dtype": "f4"}),
+            ((a, a, a, a), {"out": a}),
+            ((a, a, a, a, a), {}),
+        ]:
+            with pytest.raises(TypeError, match=r"^lerp\(\)"):
+                umem.lerp(*args, **kwargs)
+        assert umem.lerp(a, a, a, a) is umem.lerp(a, a, a, out=a) is a
+
     def test_out_and_refusals(self, umem):
         a = umem.ones((3, 4), "f4")
         out = umem.empty((3, 4), "f8")

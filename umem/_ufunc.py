@@ -64,6 +64,12 @@ _SIGNED = frozenset(np.dtype(t) for t in ("i1", "i2", "i4", "i8"))
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `umem.<name>(*args, **kwargs)` does when the C code's fast path does not fit."""
     if name in FUSED:
+        if len(args) + len(kwargs) not in (3, 4) or len(args) < 3:
+            raise TypeError(
+                f"{name}() takes 3 positional arguments and out, but {len(args)} were given"
+            )
+        if kwargs.keys() - {"out"}:
+            raise TypeError(f"{name}() got an unexpected keyword argument {next(iter(kwargs))!r}")
         return _fused(name, *args, **kwargs)
     ufunc = _UFUNCS[name]
     if not ufunc.nin <= len(args) <= ufunc.nargs or (len(args) > ufunc.nin and "out" in kwargs):

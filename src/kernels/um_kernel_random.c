@@ -91,6 +91,8 @@ UM_FOR_EACH_DRAW(DEFINE_FILL_AVX2)
 static void (*const fills_avx2[UM_DRAW_COUNT])(const um_draw_params *) = {UM_FOR_EACH_DRAW(FILL_AVX2_ENTRY)};
 #endif
 
+void um_random_fill_plainly(um_draw draw, const um_draw_params *params) { fills[draw](params); }
+
 void um_random_fill(um_draw draw, const um_draw_params *params) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -98,5 +100,5 @@ void um_random_fill(um_draw draw, const um_draw_params *params) {
         return;
     }
 #endif
-    fills[draw](params);
+    um_random_fill_plainly(draw, params);
 }

@@ -21,5 +21,7 @@ UM_MUST_CHECK um_status um_kernel_random(um_context *ctx, um_stream *stream, um_
                                          um_block *block, bool deferred, um_wait *wait, um_error *err);
 /* On the host, in this thread. */
 void um_random_fill(um_draw draw, const um_draw_params *params);
+/* The same with instructions that every processor has: what um_random_fill comes to where there are no better ones. */
+void um_random_fill_plainly(um_draw draw, const um_draw_params *params);
 
 #endif

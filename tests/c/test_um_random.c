@@ -32,17 +32,20 @@ UM_FOR_EACH_DRAW(DEFINE_ELEMENTWISE)
 static void (*const makers[UM_DRAW_COUNT])(const um_draw_params *) = {UM_FOR_EACH_DRAW(ENTRY)};
 
 static bool fills_alike(um_draw draw, uint64_t count, uint64_t counter, uint64_t range) {
-    static char filled[(MOST + 2) * 8], made[(MOST + 2) * 8];
+    static char filled[(MOST + 2) * 8], plain[(MOST + 2) * 8], made[(MOST + 2) * 8];
     const size_t itemsize = um_draw_itemsize(draw);
     um_draw_params params = {.count = count, .counter = counter, .key = {7, 8}, .shift = 0.1, .scale = 3, .low = 5};
     um_draw_set_range(&params, draw, range);
     memset(filled, 0x55, sizeof filled);
+    memset(plain, 0x55, sizeof plain);
     memset(made, 0x55, sizeof made);
     params.out = filled + itemsize;
     um_random_fill(draw, &params);
+    params.out = plain + itemsize;
+    um_random_fill_plainly(draw, &params);
     params.out = made + itemsize;
     makers[draw](&params);
-    return memcmp(filled, made, sizeof filled) == 0;
+    return memcmp(filled, made, sizeof filled) == 0 && memcmp(plain, made, sizeof plain) == 0;
 }
 
 static void host_loops(void) {

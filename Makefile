@@ -153,12 +153,12 @@ check-sanitize: $(VENV)/.extra-test build
 	cd build/asan && $(ASAN) $(BUILD_IN_PLACE)
 	cd build/asan && $(ASAN) $(call sanitized,asan|ubsan) $(CURDIR)/$(PYTEST) $(ASAN_TESTS) $(IN_COPY)
 
-# Tests with threads, by their names; of the C programs all but those of the kernels have some.
+# Tests with threads, by their names; of the C programs all but those of the kernels have some. They are slow there: every 7th round.
 TSAN_TESTS ?= tests -k "thread or test_c.py and not test_um_kernel"
 check-threads: $(VENV)/.extra-test build
 	$(call copy_tree,tsan)
 	cd build/tsan && $(TSAN) $(BUILD_IN_PLACE)
-	cd build/tsan && $(TSAN) $(call sanitized,tsan) $(CURDIR)/$(PYTEST) $(TSAN_TESTS) $(IN_COPY)
+	cd build/tsan && $(TSAN) export UMEM_TEST_STEP=7; $(call sanitized,tsan) $(CURDIR)/$(PYTEST) $(TSAN_TESTS) $(IN_COPY)
 
 # The C programs. Valgrind simulates the processor: only every 7th round of the random ones.
 VALGRIND = valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite,indirect,possible \

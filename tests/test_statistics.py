@@ -425,5 +425,7 @@ class TestScope:
                 thread.join()
         assert outer.current == outer.blocks == 0
         assert outer.blocks_allocated == 800
-        assert all(m.peak >= 70_000 for m in scopes)
+        assert (
+            outer.peak >= 70_000
+        )  # of one thread's scope it may be less: others free what they had before it began
         assert all(m.blocks_allocated >= 2 for m in scopes)

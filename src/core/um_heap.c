@@ -239,8 +239,9 @@ um_slab *um_heap_add_slab(um_heap *heap, char *ptr, size_t size) {
         free(table);
         return NULL;
     }
-    *slab = (um_slab){.ptr = ptr, .size = size, .heap = heap, .next = heap->slabs, .first = chunk, .by_group = table};
-    *chunk = (um_chunk){.ptr = ptr, .size = size, .slab = slab};
+    *slab = (um_slab){.size = size, .heap = heap, .next = heap->slabs, .first = chunk, .by_group = table};
+    *chunk = (um_chunk){.size = size, .slab = slab};
+    slab->ptr = chunk->ptr = ptr;
     if (heap->slabs) heap->slabs->prev = slab;
     heap->slabs = slab;
     heap->slab_count++;

@@ -123,7 +123,7 @@ typedef struct um_list {
     um_block *first, *last;
 } um_list;
 
-#define UM_STORE_CLASSES (UM_HEAP_LEVELS * UM_HEAP_CLASSES)
+#define UM_STORE_CLASSES ((size_t)UM_HEAP_LEVELS * UM_HEAP_CLASSES)
 
 /* A heap and the freed blocks of it whose memory umem's unfinished work still uses: by size class, oldest first. */
 typedef struct um_store {

@@ -273,14 +273,15 @@ UM_DRAW_CODE uint64_t um_multiply_high(uint64_t a, uint64_t b) {
 }
 
 UM_DRAW_CODE uint64_t um_draw_below_wide(const um_draw_params *p, uint64_t unit, int lane, const uint32_t first[4]) {
-    uint64_t word = (uint64_t)first[2 * lane] << 32 | first[2 * lane + 1];
+    const size_t at = (size_t)lane * 2;
+    uint64_t word = (uint64_t)first[at] << 32 | first[at + 1];
     if (p->range == 0) {
         return p->low + word;
     }
     for (uint64_t attempt = 1; word * p->range < p->threshold; attempt++) {
         uint32_t words[4];
         um_draw_words(p, unit, attempt, words);
-        word = (uint64_t)words[2 * lane] << 32 | words[2 * lane + 1];
+        word = (uint64_t)words[at] << 32 | words[at + 1];
     }
     return p->low + um_multiply_high(word, p->range);
 }

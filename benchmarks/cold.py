@@ -20,6 +20,7 @@ def maker(kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
         import umem
 
         umem.zeros(1)
+        umem.synchronize()
         return lambda: umem.empty((SIDE, SIDE), np.float32), lambda: None
     if kind == "numpy":
         import numpy as np

@@ -230,8 +230,7 @@ OPERATIONS = {
         "arccos", "arctan", "arctan2", "hypot", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh",
     )
 }  # fmt: skip
-#: operations whose results may differ from NumPy's, by at most so many units in the last place of the exact result (CUDA C++ Programming
-#: Guide, mathematical functions)
+#: operations whose results may differ from NumPy's, by at most so many units in the last place of the exact result
 ULPS = {
     **dict.fromkeys(("deg2rad", "rad2deg", "radians", "degrees"), 2),
     **dict.fromkeys(

@@ -20,12 +20,13 @@
  * flipped by a mask, which makes maxima of minima and unsigned integers of signed ones. */
 #define UM_FOR_EACH_REDUCER(X) X(sum) X(prod) X(squares) X(count) X(min) X(argmin)
 #define UM_FOR_EACH_REDUCE(X)  UM_FOR_EACH_TOTAL(X) UM_FOR_EACH_MIN(X, min) UM_FOR_EACH_MIN(X, argmin)
-#define UM_FOR_EACH_TOTAL(X)                                                                                           \
-    X(sum, i8)                                                                                                         \
-    X(sum, u8) X(sum, i16) X(sum, u16) X(sum, i32) X(sum, u32) X(sum, u64) X(sum, f16) X(sum, f32) X(sum, f64)         \
-        X(sum, c64) X(sum, c128) X(prod, u64) X(prod, f32) X(prod, f64) X(prod, c64) X(prod, c128) X(squares, f16)     \
-            X(squares, f32) X(squares, f64) X(squares, c64) X(squares, c128) X(count, u8) X(count, u16) X(count, u32)  \
-                X(count, u64) X(count, c128)
+/* clang-format off */
+#define UM_FOR_EACH_TOTAL(X) \
+    X(sum, i8) X(sum, u8) X(sum, i16) X(sum, u16) X(sum, i32) X(sum, u32) X(sum, u64) X(sum, f16) X(sum, f32) X(sum, f64) X(sum, c64) X(sum, c128) \
+    X(prod, u64) X(prod, f32) X(prod, f64) X(prod, c64) X(prod, c128) \
+    X(squares, f16) X(squares, f32) X(squares, f64) X(squares, c64) X(squares, c128) \
+    X(count, u8) X(count, u16) X(count, u32) X(count, u64) X(count, c128)
+/* clang-format on */
 #define UM_FOR_EACH_MIN(X, name)                                                                                       \
     X(name, u8) X(name, u16) X(name, u32) X(name, u64) X(name, f16) X(name, f32) X(name, f64) X(name, c64) X(name, c128)
 

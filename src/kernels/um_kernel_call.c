@@ -1,6 +1,6 @@
 #include "kernels/um_kernel_call.h"
 
-#include "kernels/um_kernel_loops.h"
+#include "kernels/um_kernel_forms.h"
 
 #include <assert.h>
 #include <string.h>
@@ -11,18 +11,6 @@ _Static_assert((int)UM_SLOT_COUNT <= UM_KERNEL_SLOTS, "the context has no room f
 
 /* In the order of the slots. */
 static const char *const kernel_names[UM_SLOT_COUNT] = {
-#define UM_FORM_NONE(...)
-#define UM_FORM_SAME     UM_FORM_KERNEL_SAME
-#define UM_FORM_WIDE     UM_FORM_KERNEL_WIDE
-#define UM_FORM_TRUTH    UM_FORM_KERNEL_TRUTH
-#define UM_FORM_REAL     UM_FORM_KERNEL_REAL
-#define UM_FORM_UNSIGNED UM_FORM_NONE
-#define UM_FORM_AS       UM_FORM_NONE
-#define UM_FORM_SWAP     UM_FORM_NONE
-#define UM_FORM_ROTATE   UM_FORM_NONE
-#define UM_FORM_COPY     UM_FORM_NONE
-#define UM_FORM_YES      UM_FORM_NONE
-#define UM_FORM_NO       UM_FORM_NONE
 #define UM_DEFINE_LOOP(weight, name, token, inputs, result, expression)                                                \
     [UM_SLOT_OP((int)UM_OP_##name, (int)UM_DTYPE_##token)] = "um_" #name "_" #token "_elem",                           \
                                    UM_IF_VEC(weight, token,                                                            \

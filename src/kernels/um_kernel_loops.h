@@ -116,19 +116,7 @@
 #define UM_REAL_c64       f32
 #define UM_REAL_c128      f64
 
-/* For includers that define kernels: UM_FORM_… in terms of UM_DEFINE_LOOP(weight, name, token, inputs, token of the result, expression). */
-#define UM_FORM_KERNEL_SAME(weight, name, inputs, token, expression)                                                   \
-    UM_DEFINE_LOOP(weight, name, token, inputs, token, expression)
-#define UM_FORM_KERNEL_TRUTH(weight, name, inputs, token, expression)                                                  \
-    UM_DEFINE_LOOP(weight, name, token, inputs, b1, expression)
-#define UM_FORM_KERNEL_REAL(weight, name, inputs, token, expression)                                                   \
-    UM_FORM_KERNEL_REAL_(weight, name, inputs, token, UM_REAL_##token, expression)
-#define UM_FORM_KERNEL_REAL_(weight, name, inputs, token, real, expression)                                            \
-    UM_FORM_KERNEL_REAL__(weight, name, inputs, token, real, expression)
-#define UM_FORM_KERNEL_REAL__(weight, name, inputs, token, real, expression)                                           \
-    UM_DEFINE_LOOP(weight, name, token, inputs, real, expression)
-#define UM_FORM_KERNEL_WIDE(weight, name, inputs, token, expression)                                                   \
-    UM_WIDE_##token(UM_DEFINE_LOOP(weight, name, token, inputs, token, expression))
+/* The argument (tokens) where WIDE means a kernel: float32 and float64. */
 #define UM_WIDE_f16(...)
 #define UM_WIDE_f32(...) __VA_ARGS__
 #define UM_WIDE_f64(...) __VA_ARGS__

@@ -193,18 +193,35 @@ UM_SHARED_CODE um_c64 um_cast_c128_to_c64(um_c128 x) {
     X(i32, u64)
 #define UM_FOR_EACH_INT(X)      X(i8) X(u8) X(i16) X(u16) X(i32) X(u32) X(i64) X(u64)
 #define UM_FOR_EACH_UNSIGNED(X) X(u8) X(u16) X(u32) X(u64)
-#define UM_FOR_EACH_CAST(X)                                                                                            \
-    UM_FOR_EACH_INT_CAST(X)                                                                                            \
-    X(i8, f16)                                                                                                         \
-    X(i8, f32)                                                                                                         \
-    X(i8, f64)                                                                                                         \
-    X(u8, f16) X(u8, f32) X(u8, f64) X(i16, f16) X(i16, f32) X(i16, f64) X(u16, f16) X(u16, f32) X(u16, f64)           \
-        X(i32, f16) X(i32, f32) X(i32, f64) X(u32, f16) X(u32, f32) X(u32, f64) X(i64, f16) X(i64, f32) X(i64, f64)    \
-            X(u64, f16) X(u64, f32) X(u64, f64) X(f16, u8) X(f16, u16) X(f16, i32) X(f16, u32) X(f16, i64) X(f16, u64) \
-                X(f32, u8) X(f32, u16) X(f32, i32) X(f32, u32) X(f32, i64) X(f32, u64) X(f64, u8) X(f64, u16)          \
-                    X(f64, i32) X(f64, u32) X(f64, i64) X(f64, u64) X(f16, f32) X(f16, f64) X(f32, f16) X(f32, f64)    \
-                        X(f64, f16) X(f64, f32) X(u8, b1) X(u16, b1) X(u32, b1) X(u64, b1) X(f16, b1) X(f32, b1)       \
-                            X(f64, b1) X(c64, b1) X(c128, b1) X(c64, c128) X(c128, c64)
+/* clang-format off */
+#define UM_FOR_EACH_CAST(X) \
+    UM_FOR_EACH_INT_CAST(X) \
+    X(i8, f16) X(i8, f32) X(i8, f64) \
+    X(u8, f16) X(u8, f32) X(u8, f64) \
+    X(i16, f16) X(i16, f32) X(i16, f64) \
+    X(u16, f16) X(u16, f32) X(u16, f64) \
+    X(i32, f16) X(i32, f32) X(i32, f64) \
+    X(u32, f16) X(u32, f32) X(u32, f64) \
+    X(i64, f16) X(i64, f32) X(i64, f64) \
+    X(u64, f16) X(u64, f32) X(u64, f64) \
+    X(f16, u8) X(f16, u16) X(f16, i32) X(f16, u32) X(f16, i64) X(f16, u64) \
+    X(f32, u8) X(f32, u16) X(f32, i32) X(f32, u32) X(f32, i64) X(f32, u64) \
+    X(f64, u8) X(f64, u16) X(f64, i32) X(f64, u32) X(f64, i64) X(f64, u64) \
+    X(f16, f32) X(f16, f64) \
+    X(f32, f16) X(f32, f64) \
+    X(f64, f16) X(f64, f32) \
+    X(u8, b1) \
+    X(u16, b1) \
+    X(u32, b1) \
+    X(u64, b1) \
+    X(f16, b1) \
+    X(f32, b1) \
+    X(f64, b1) \
+    X(c64, b1) \
+    X(c128, b1) \
+    X(c64, c128) \
+    X(c128, c64)
+/* clang-format on */
 
 #define UM_CAST_INT(from, to)                                                                                          \
     UM_SHARED_CODE UM_TYPE(to) um_cast_##from##_to_##to(UM_TYPE(from) x) { return (UM_TYPE(to))x; }

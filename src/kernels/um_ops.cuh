@@ -4,7 +4,7 @@
 
 #include "kernels/um_elementwise.cuh"
 #include "kernels/um_kernel_functions.h"
-#include "kernels/um_kernel_loops.h"
+#include "kernels/um_kernel_forms.h"
 
 /* Code without checks for whole tiles is worth compiling where a thread has few elements. */
 #define UM_UNCHECKED_LIGHT(type) (sizeof(type) >= 4)
@@ -30,18 +30,6 @@
               UM_DEFINE_VEC(name##_##token, um_op_##name##_##token, UM_TYPE(token), UM_TYPE(token), UM_TYPE(result),   \
                             inputs, UM_UNCHECKED_##weight(UM_TYPE(token))))
 
-#define UM_FORM_NONE(...)
-#define UM_FORM_SAME  UM_FORM_KERNEL_SAME
-#define UM_FORM_WIDE  UM_FORM_KERNEL_WIDE
-#define UM_FORM_TRUTH UM_FORM_KERNEL_TRUTH
-#define UM_FORM_REAL  UM_FORM_KERNEL_REAL
-#define UM_FORM_UNSIGNED(...)
-#define UM_FORM_AS(...)
-#define UM_FORM_SWAP(...)
-#define UM_FORM_ROTATE(...)
-#define UM_FORM_COPY(...)
-#define UM_FORM_YES(...)
-#define UM_FORM_NO(...)
 #define UM_OP UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP

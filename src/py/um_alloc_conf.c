@@ -271,34 +271,30 @@ static int apply_slab(um_state *state, um_context *ctx, const char *key, span va
 }
 
 #define SHARED_BELOW ((size_t)64 << 10) /* smaller blocks always lie in slabs with others, unaligned */
-#define TOO_SMALL    "is too small: smaller arrays than 64KiB share memory pages in any case; give at least 64KiB"
 
-static int apply_large_page(um_state *state, um_context *ctx, const char *key, span value) {
+/* A size below which arrays share pages anyway, into the field of um_pool_config at `offset`. */
+static int apply_block_size(um_state *state, um_context *ctx, const char *key, span value, size_t offset) {
     um_pool_config config;
     um_pool_get_config(ctx, &config);
+    size_t *size = (size_t *)((char *)&config + offset);
     size_t total = 0;
-    if (read_size(state, ctx, key, value, &config.large_page, &total) < 0) {
+    if (read_size(state, ctx, key, value, size, &total) < 0) {
         return -1;
     }
-    if (config.large_page < SHARED_BELOW) {
-        return refuse_value(key, value, TOO_SMALL);
+    if (*size < SHARED_BELOW) {
+        return refuse_value(
+            key, value, "is too small: smaller arrays than 64KiB share memory pages in any case; give at least 64KiB");
     }
     um_pool_set_config(ctx, &config);
     return 0;
 }
 
+static int apply_large_page(um_state *state, um_context *ctx, const char *key, span value) {
+    return apply_block_size(state, ctx, key, value, offsetof(um_pool_config, large_page));
+}
+
 static int apply_max_split(um_state *state, um_context *ctx, const char *key, span value) {
-    um_pool_config config;
-    um_pool_get_config(ctx, &config);
-    size_t total = 0;
-    if (read_size(state, ctx, key, value, &config.max_split, &total) < 0) {
-        return -1;
-    }
-    if (config.max_split < SHARED_BELOW) {
-        return refuse_value(key, value, TOO_SMALL);
-    }
-    um_pool_set_config(ctx, &config);
-    return 0;
+    return apply_block_size(state, ctx, key, value, offsetof(um_pool_config, max_split));
 }
 
 static bool span_is(span part, const char *text) {

@@ -1,5 +1,5 @@
 /* Core over the host backend and over the CUDA backend with the fake driver that UMEM_CUDA_LIBRARY names: blocks, limits, waiting,
- * reading, residency. Work is put on streams with the backend's own fills, so that no kernel is needed. */
+ * reading, residency. */
 #define _GNU_SOURCE 1
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,57 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/um_block.h"
-#include "core/um_coherence.h"
-#include "core/um_internal.h"
-#include "core/um_placement.h"
-#include "core/um_pool.h"
-#include "core/um_residency.h"
-#include "core/um_stream.h"
 #include "core/um_transfer.h"
-#include "kernels/um_kernel_image.h"
-#include "um_fake.h"
-#include "um_test.h"
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-
-const um_kernel_image um_kernel_images[] = {{"none", NULL, 0}};
-const size_t um_kernel_image_count = 0;
-
-static um_context *ctx; /* of the running test */
-static const um_location nowhere = {UM_LOCATION_NONE, 0};
-static const um_location host = {UM_LOCATION_HOST, 0};
-static const um_location gpu0 = {UM_LOCATION_DEVICE, 0};
-
-static bool ok(um_status status, const um_error *err) {
-    if (status != UM_OK) printf("%s: %s\n", um_test_name, err->message);
-    return status == UM_OK;
-}
-
-static bool start(const char *backend) {
-    um_error err = {0};
-    um_config config = {backend, getenv("UMEM_CUDA_LIBRARY")};
-    ctx = NULL;
-    return ok(um_context_open(&config, &ctx, &err), &err);
-}
-
-static bool start_fake(int devices) {
-    FAKE(fakecu_shutdown)();
-    FAKE(fakecu_set_devices)(devices);
-    return start("cuda");
-}
-
-static void stop(void) {
-    um_context_unref(ctx);
-    ctx = NULL;
-}
-
-static void stop_fake(void) {
-    stop();
-    UM_CHECK(FAKE(fakecu_live)("all") == 0);
-    FAKE(fakecu_shutdown)();
-}
+#include "um_core_test.h"
 
 static um_block *new_block(size_t size) {
     um_error err = {0};
@@ -67,26 +18,7 @@ static um_block *new_block(size_t size) {
     return block;
 }
 
-/* Queues a fill of the whole block on `stream`, as a kernel would be. Returns what the caller has to wait for. */
-static um_wait fill(um_block *block, um_stream *stream, unsigned char value, bool deferred) {
-    um_error err = {0};
-    um_wait wait = UM_WAIT_NONE;
-    um_access access = {.block = block, .size = um_block_size(block), .write = true, .dense = true};
-    um_backend *backend = um_context_backend(ctx);
-    UM_CHECK(ok(um_work_begin(stream, &access, 1, &err), &err));
-    UM_CHECK(ok(backend->ops->fill_bytes(backend, um_stream_device(stream), um_block_ptr(block), value, access.size,
-                                         um_stream_get_handle(stream), &err),
-                &err));
-    UM_CHECK(ok(um_work_end(stream, &access, 1, deferred, &wait, &err), &err));
-    return wait;
-}
-
-static um_stream *get_stream(um_stream_handle handle) {
-    um_error err = {0};
-    um_stream *stream = NULL;
-    UM_CHECK(ok(um_stream_get(ctx, 0, handle, &stream, &err), &err));
-    return stream;
-}
+static um_stream *get_stream(um_stream_handle handle) { return get_stream_of(0, handle); }
 
 static um_stream_handle make_handle(void) {
     um_error err = {0};
@@ -98,13 +30,6 @@ static um_stream_handle make_handle(void) {
 static void drop_handle(um_stream_handle handle) {
     um_error err = {0};
     UM_CHECK(ok(um_context_backend(ctx)->ops->stream_destroy(um_context_backend(ctx), 0, handle, &err), &err));
-}
-
-static void wait_host(um_block *block) {
-    um_error err = {0};
-    um_wait wait;
-    UM_CHECK(ok(um_host_access(block, &wait, &err), &err));
-    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
 }
 
 /* --- both backends --------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include "kernels/um_kernel_call.h"
 #include "kernels/um_kernel_functions.h"
 #include "kernels/um_kernel_image.h"
-#include "kernels/um_kernel_loops.h"
+#include "kernels/um_kernel_forms.h"
 #include "um_fake.h"
 #include "um_test.h"
 
@@ -213,19 +213,7 @@ static bool is_as_expected(const array *out) { return memcmp(out->memory, out->b
         const UM_TYPE(result_) result = UM_STORED_##result_(expression);                                               \
         memcpy(out, &result, sizeof result);                                                                           \
     }
-#define UM_FORM_NONE(...)
-#define UM_FORM_SAME     UM_FORM_KERNEL_SAME
-#define UM_FORM_WIDE     UM_FORM_KERNEL_WIDE
-#define UM_FORM_TRUTH    UM_FORM_KERNEL_TRUTH
-#define UM_FORM_REAL     UM_FORM_KERNEL_REAL
-#define UM_FORM_UNSIGNED UM_FORM_NONE
-#define UM_FORM_AS       UM_FORM_NONE
-#define UM_FORM_SWAP     UM_FORM_NONE
-#define UM_FORM_ROTATE   UM_FORM_NONE
-#define UM_FORM_COPY     UM_FORM_NONE
-#define UM_FORM_YES      UM_FORM_NONE
-#define UM_FORM_NO       UM_FORM_NONE
-#define UM_OP            UM_FOR_EACH_LOOP
+#define UM_OP UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 #undef UM_DEFINE_LOOP

@@ -13,28 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/um_block.h"
-#include "core/um_coherence.h"
-#include "core/um_internal.h"
-#include "core/um_placement.h"
-#include "core/um_pool.h"
-#include "core/um_residency.h"
-#include "core/um_stream.h"
-#include "kernels/um_kernel_image.h"
-#include "um_fake.h"
-#include "um_test.h"
+#include "um_core_test.h"
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
 
-const um_kernel_image um_kernel_images[] = {{"none", NULL, 0}};
-const size_t um_kernel_image_count = 0;
-
-static um_context *ctx; /* of the running test */
-static const um_location nowhere = {UM_LOCATION_NONE, 0};
-static const um_location host = {UM_LOCATION_HOST, 0};
-static const um_location gpu0 = {UM_LOCATION_DEVICE, 0};
 static const um_location gpu1 = {UM_LOCATION_DEVICE, 1};
 
 /* --- memory for the bookkeeping that runs out ------------------------------------------------------------------------------ */
@@ -110,43 +92,6 @@ long syscall(long number, ...) {
 
 /* --- helpers ------------------------------------------------------------------------------------------------------------------ */
 
-static bool ok(um_status status, const um_error *err) {
-    if (status != UM_OK) printf("%s: %s\n", um_test_name, err->message);
-    return status == UM_OK;
-}
-
-/* Whether the pool's books agree. */
-static bool healthy(void) {
-    const char *wrong = um_pool_check(ctx);
-    if (wrong) printf("%s: %s\n", um_test_name, wrong);
-    return !wrong;
-}
-
-static bool start(const char *backend) {
-    um_error err = {0};
-    um_config config = {backend, getenv("UMEM_CUDA_LIBRARY")};
-    ctx = NULL;
-    return ok(um_context_open(&config, &ctx, &err), &err);
-}
-
-static bool start_fake(int devices) {
-    FAKE(fakecu_shutdown)();
-    FAKE(fakecu_set_devices)(devices);
-    return start("cuda");
-}
-
-static void stop(void) {
-    UM_CHECK(healthy());
-    um_context_unref(ctx);
-    ctx = NULL;
-}
-
-static void stop_fake(void) {
-    stop();
-    UM_CHECK(FAKE(fakecu_live)("all") == 0);
-    FAKE(fakecu_shutdown)();
-}
-
 static um_status try_new(size_t size, int device, um_location home, um_block **out) {
     um_error err = {0};
     return um_block_new(ctx, size, device, home, out, &err);
@@ -178,38 +123,15 @@ static void synchronize(void) {
     UM_CHECK(ok(um_context_synchronize(ctx, &err), &err));
 }
 
-static um_stream *get_stream(int device, um_stream_handle handle) {
-    um_error err = {0};
-    um_stream *stream = NULL;
-    UM_CHECK(ok(um_stream_get(ctx, device, handle, &stream, &err), &err));
-    return stream;
-}
-
-/* Queues a fill of the whole block, as a kernel would be. */
-static void fill(um_block *block, um_stream *stream, unsigned char value) {
-    um_error err = {0};
-    um_wait wait = UM_WAIT_NONE;
-    um_access access = {.block = block, .size = um_block_size(block), .write = true, .dense = true};
-    um_backend *backend = um_context_backend(ctx);
-    UM_CHECK(ok(um_work_begin(stream, &access, 1, &err), &err));
-    UM_CHECK(ok(backend->ops->fill_bytes(backend, um_stream_device(stream), um_block_ptr(block), value, access.size,
-                                         um_stream_get_handle(stream), &err),
-                &err));
-    UM_CHECK(ok(um_work_end(stream, &access, 1, true, &wait, &err), &err));
-    UM_CHECK(!wait.needed);
+/* Work that nobody waits for. */
+static void put_fill(um_block *block, um_stream *stream, unsigned char value) {
+    UM_CHECK(!fill(block, stream, value, true).needed);
 }
 
 static void export_block(um_block *block) {
     um_error err = {0};
     um_wait wait;
     UM_CHECK(ok(um_device_export(block, NULL, &wait, &err), &err));
-    UM_CHECK(ok(um_wait_run(&wait, &err), &err));
-}
-
-static void wait_host(um_block *block) {
-    um_error err = {0};
-    um_wait wait;
-    UM_CHECK(ok(um_host_access(block, &wait, &err), &err));
     UM_CHECK(ok(um_wait_run(&wait, &err), &err));
 }
 
@@ -461,25 +383,25 @@ static void fake_reuse_is_in_order(void) {
     um_error err = {0};
     um_backend *backend = um_context_backend(ctx);
     um_stream_handle handle = 0;
-    um_stream *legacy = get_stream(0, UM_STREAM_LEGACY);
+    um_stream *legacy = get_stream_of(0, UM_STREAM_LEGACY);
     UM_CHECK(ok(backend->ops->stream_create(backend, 0, &handle, &err), &err));
-    um_stream *side = get_stream(0, handle);
+    um_stream *side = get_stream_of(0, handle);
     const size_t sizes[] = {100, 60 * KIB, MIB, 3 * MIB, 130 * MIB};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         um_block *block = new_block(sizes[i]);
         const char *where = um_block_ptr(block);
-        fill(block, legacy, 1);
+        put_fill(block, legacy, 1);
         um_block_unref(block);
         const unsigned long records = FAKE(fakecu_calls)("event_record"),
                             orders = FAKE(fakecu_calls)("stream_wait_event");
         block = new_block(sizes[i]); /* on the same stream: nothing has to be recorded */
         UM_CHECK(um_block_ptr(block) == where);
-        fill(block, legacy, 2);
+        put_fill(block, legacy, 2);
         UM_CHECK(FAKE(fakecu_calls)("event_record") == records && FAKE(fakecu_calls)("stream_wait_event") == orders);
         um_block_unref(block);
         block = new_block(sizes[i]); /* on another: behind an event */
         UM_CHECK(um_block_ptr(block) == where);
-        fill(block, side, 3);
+        put_fill(block, side, 3);
         UM_CHECK(FAKE(fakecu_calls)("stream_wait_event") == orders + 1);
         um_block_unref(block);
         block = new_block(sizes[i]); /* the host waits */
@@ -502,7 +424,7 @@ static void fake_exported_memory_waits_for_a_synchronise(void) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         um_block *block = new_block(sizes[i]), *others[40];
         const char *where = um_block_ptr(block);
-        fill(block, get_stream(0, UM_STREAM_LEGACY), 1);
+        put_fill(block, get_stream_of(0, UM_STREAM_LEGACY), 1);
         export_block(block);
         um_block_unref(block);
         UM_CHECK(stats_of(0).waiting_current >= sizes[i] && healthy());
@@ -522,10 +444,10 @@ static void fake_exported_memory_waits_for_a_synchronise(void) {
 
 static void fake_pending_memory_forces_no_synchronise(void) {
     UM_REQUIRE(start_fake(1));
-    um_stream *legacy = get_stream(0, UM_STREAM_LEGACY);
+    um_stream *legacy = get_stream_of(0, UM_STREAM_LEGACY);
     um_block *block = new_block(MIB), *large[3];
     for (int i = 0; i < 3; i++) large[i] = new_block(128 * MIB);
-    for (int i = 0; i < 3; i++) fill(large[i], legacy, 1);
+    for (int i = 0; i < 3; i++) put_fill(large[i], legacy, 1);
     for (int i = 0; i < 3; i++) um_block_unref(large[i]); /* pending, and much of it; only the block below waits */
     export_block(block);
     um_block_unref(block);
@@ -549,7 +471,7 @@ static void fake_wrapped_memory_is_released_once(void) {
         UM_REQUIRE(ok(um_block_wrap(ctx, memory, 4096, 0, count_release, &released, &block, &err), &err));
         UM_CHECK(um_block_find(ctx, memory + 5, 5) == block && um_block_find(ctx, memory + 4000, 97) == NULL);
         um_block_unref(block);
-        fill(block, get_stream(0, UM_STREAM_LEGACY), 1);
+        put_fill(block, get_stream_of(0, UM_STREAM_LEGACY), 1);
         um_block_unref(block);
         UM_CHECK(released == round - 1 && um_block_find(ctx, memory, 1) == NULL && healthy());
         synchronize();
@@ -566,17 +488,17 @@ static void fake_residency_of_a_longer_life(void) {
     UM_REQUIRE(start_fake(1));
     um_error err = {0};
     unsigned char states[32];
-    um_stream *legacy = get_stream(0, UM_STREAM_LEGACY);
+    um_stream *legacy = get_stream_of(0, UM_STREAM_LEGACY);
     um_block *first = new_block(1); /* and others of its size beside it: what follows does not begin a page */
     for (int small = 0; small < 2; small++) {
         const size_t shorter = small ? 61441 : 8 * 4096 * 8 + 1, longer = small ? 65500 : 9 * 4096 * 8 - 1;
         um_block *block = new_block(shorter);
         const char *where = um_block_ptr(block);
-        fill(block, legacy, 1);
+        put_fill(block, legacy, 1);
         um_block_unref(block);
         block = new_block(longer);
         UM_CHECK(um_block_ptr(block) == where);
-        fill(block, legacy, 2);
+        put_fill(block, legacy, 2);
         FAKE(fakecu_run_all)();
         const size_t last = longer - 1;
         UM_CHECK(ok(um_residency_scan(block, last, 1, states, &err), &err));
@@ -699,7 +621,7 @@ static void fake_work_is_done_at_close(void) {
     UM_REQUIRE(start_fake(1));
     spy();
     um_block *block = new_block(100);
-    fill(block, get_stream(0, UM_STREAM_LEGACY), 1);
+    put_fill(block, get_stream_of(0, UM_STREAM_LEGACY), 1);
     um_block_unref(block); /* kept by a shard, its work pending */
     UM_CHECK(FAKE(fakecu_pending)(FAKECU_ALL_STREAMS) == 1);
     pending_at_free = -1;
@@ -820,7 +742,7 @@ static void step_use(trace *t) {
     } else if (what < 8) {
         const int of_first[] = {0, 2, 3};
         at->byte = (int)(next_random(&t->seed) % 256);
-        fill(at->block, t->streams[at->device ? 1 : of_first[what % 3]], (unsigned char)at->byte);
+        put_fill(at->block, t->streams[at->device ? 1 : of_first[what % 3]], (unsigned char)at->byte);
     } else {
         (void)FAKE(fakecu_step)(FAKECU_ALL_STREAMS);
     }
@@ -895,9 +817,9 @@ static void fake_trace(void) {
     static trace t = {.seed = 12, .devices = 2};
     um_stream_handle handles[2];
     for (int i = 0; i < 2; i++) {
-        t.streams[i] = get_stream(i, UM_STREAM_LEGACY);
+        t.streams[i] = get_stream_of(i, UM_STREAM_LEGACY);
         UM_CHECK(ok(backend->ops->stream_create(backend, 0, &handles[i], &err), &err));
-        t.streams[i + 2] = get_stream(0, handles[i]);
+        t.streams[i + 2] = get_stream_of(0, handles[i]);
     }
     run_trace(&t);
     for (int i = 0; i < 2; i++) {
@@ -929,7 +851,7 @@ static void *share(void *seed_value) {
         um_block *found = um_block_find(ctx, um_block_ptr(block) + size / 2, 1);
         if (found != block) return (void *)2;
         um_block_unref(found);
-        if (devices == 2 && choice % 8 == 0) fill(block, get_stream(device, UM_STREAM_LEGACY), 1);
+        if (devices == 2 && choice % 8 == 0) put_fill(block, get_stream_of(device, UM_STREAM_LEGACY), 1);
         if (devices == 2 && choice % 32 == 1) export_block(block);
         block = atomic_exchange(&slots[next_random(&seed) % SLOTS], block);
         if (block && um_block_size(block) == 0) return (void *)3;

@@ -10,7 +10,7 @@
 #include "fake_kernels.h"
 #include "kernels/um_kernel_abi.h"
 #include "kernels/um_kernel_functions.h"
-#include "kernels/um_kernel_loops.h"
+#include "kernels/um_kernel_forms.h"
 #include "kernels/um_random_draws.h"
 
 /* --- elementwise -------------------------------------------------------------------------------------------------------------- */
@@ -130,19 +130,7 @@ static void run_elementwise(const um_elementwise_params *p, const elementwise *k
     }                                                                                                                  \
     DEFINE_ELEMENTWISE(name##_##token, inputs, sizeof(UM_TYPE(token)), sizeof(UM_TYPE(token)),                         \
                        sizeof(UM_TYPE(result_)), UM_VECTOR_BYTES / sizeof(UM_TYPE(token)), true)
-#define UM_FORM_NONE(...)
-#define UM_FORM_SAME     UM_FORM_KERNEL_SAME
-#define UM_FORM_WIDE     UM_FORM_KERNEL_WIDE
-#define UM_FORM_TRUTH    UM_FORM_KERNEL_TRUTH
-#define UM_FORM_REAL     UM_FORM_KERNEL_REAL
-#define UM_FORM_UNSIGNED UM_FORM_NONE
-#define UM_FORM_AS       UM_FORM_NONE
-#define UM_FORM_SWAP     UM_FORM_NONE
-#define UM_FORM_ROTATE   UM_FORM_NONE
-#define UM_FORM_COPY     UM_FORM_NONE
-#define UM_FORM_YES      UM_FORM_NONE
-#define UM_FORM_NO       UM_FORM_NONE
-#define UM_OP            UM_FOR_EACH_LOOP
+#define UM_OP UM_FOR_EACH_LOOP
 #include "kernels/um_kernel_ops.h"
 #undef UM_OP
 #undef UM_DEFINE_LOOP

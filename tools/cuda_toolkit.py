@@ -54,9 +54,6 @@ PIP_ROOT = Path("nvidia", "cu13")  # shared by the packages, below site-packages
 PORTABLE_SASS = ("75", "80", "86", "89", "90", "100", "120")
 PORTABLE_PTX = "75"
 
-# Flags of single kernel files, by stem. evaluate computes as NumPy does, operation by operation.
-FLAGS_OF = {"um_evaluate": ("-fmad=false",)}
-
 HOW_TO_GET_NVCC = (
     f"Install the CUDA toolkit ({OLDEST_CUDA[0]}.{OLDEST_CUDA[1]} or later) or point UMEM_NVCC or "
     "CUDA_HOME at it; or run pip without --no-build-isolation, which fetches nvcc as pip packages; "
@@ -319,16 +316,15 @@ def compile_fatbins(
 
     def compile_one(source: Path) -> Path:
         target = out / f"{source.stem}.fatbin"
-        own = FLAGS_OF.get(source.stem, ())
         mark = freshness.fingerprint(
-            [*command[1:], *own, about, *nvcc_environment], freshness.with_includes(source, root)
+            [*command[1:], about, *nvcc_environment], freshness.with_includes(source, root)
         )
         if freshness.is_fresh(target, mark):
             return target
         # nvcc writes beside the target, so that an interrupted build leaves nothing half written.
         partial = target.with_suffix(".partial")
         threads = max(1, cores // len(sources))
-        full = [*command, *own, f"--threads={threads}", "-o", str(partial), str(source)]
+        full = [*command, f"--threads={threads}", "-o", str(partial), str(source)]
         print(shlex.join(full) + "\n", end="", flush=True)  # one write: others print too
         result = _run(full, timeout=None)
         if result.stdout.strip():
